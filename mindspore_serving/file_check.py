@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 
+WHISPER_GGML = b"lmgg"  # the first bytes of whisper.cpp's files
 SPEECH_WEIGHTS, _SPEECH = "model.bin", b"WhisperSpec"  # of CTranslate2
 _MAX_SETTINGS = 4 << 20  # bytes of a file of settings
 HEAD = 512  # bytes; a tar archive is recognized at 257
@@ -119,9 +120,18 @@ def _is_text(head: bytes) -> bool:
 
 def is_speech_model(directory: str | os.PathLike[str]) -> bool:
     """Return whether a directory has a model.bin of Whisper in CTranslate2's form."""
+    return _begins(os.path.join(directory, SPEECH_WEIGHTS), 6, _SPEECH)
+
+
+def is_speech_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a Whisper model of whisper.cpp."""
+    return os.fspath(path).endswith(".bin") and _begins(path, 0, WHISPER_GGML)
+
+
+def _begins(path: str | os.PathLike[str], offset: int, magic: bytes) -> bool:
     try:
-        with open(os.path.join(directory, SPEECH_WEIGHTS), "rb") as file:
-            return file.read(6 + len(_SPEECH))[6:] == _SPEECH
+        with open(path, "rb") as file:
+            return file.read(offset + len(magic))[offset:] == magic
     except OSError:
         return False
 

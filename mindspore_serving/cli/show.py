@@ -22,7 +22,7 @@ from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.hub.downloads import find_download, find_path
 from mindspore_serving.hub.reference import Reference, parse_reference
 from mindspore_serving.hub.selection import is_weights
-from mindspore_serving.llm.catalog import DIRECTORY, ENGINES, GGUF
+from mindspore_serving.llm.catalog import DIRECTORY, ENGINES, GGUF, OPENVINO
 from mindspore_serving.llm.checkpoint.model_files import CONFIG
 from mindspore_serving.llm.inspection import (
     GENERATION,
@@ -31,6 +31,7 @@ from mindspore_serving.llm.inspection import (
     summarize_checkpoint,
     summarize_config,
 )
+from mindspore_serving.llm.speech.settings import ARCHITECTURE, is_speech, open_speech_model
 from mindspore_serving.llm.voices.settings import open_voices
 from mindspore_serving.servable import archive, bare, repository
 from mindspore_serving.servable.discovery import discover
@@ -42,7 +43,7 @@ _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _COUNTS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 
 LANGUAGE, MODEL_FILE, SERVABLE = "language model", "model file", "servable"
-VOICE = "model that speaks"
+VOICE, SPEECH = "model that speaks", "model that writes down speech"
 
 Card = dict[str, Any]
 
@@ -84,6 +85,8 @@ def describe(path: str, runtime: str) -> Card:
         }
     if os.path.isfile(os.path.join(location, CONFIG_FILE)):
         return card | {"kind": SERVABLE, "problem": ""}
+    if is_speech(location):
+        return card | _speech(location)
     if checkpoint := repository.language_model_path(location):
         is_voice = file_check.find_voice(checkpoint)
         return card | (_voices(checkpoint) if is_voice else _language_model(checkpoint, runtime))
@@ -167,6 +170,22 @@ def _voices(location: str) -> Card:
         "languages": list(voices.languages),
         "problem": "",
         "runtime": " ".join(formats.installed("onnx")).strip(),
+        "devices": ["cpu"],
+    }
+
+
+def _speech(location: str) -> Card:
+    """Return the part of a card about a model that writes down speech."""
+    try:
+        model = open_speech_model(location)
+    except StartError as error:
+        return {"kind": SPEECH, "problem": str(error)}
+    return {
+        "kind": SPEECH,
+        "architecture": ARCHITECTURE,
+        "languages": sorted(model.tokens.languages) or ["en"],
+        "problem": "",
+        "runtime": OPENVINO,
         "devices": ["cpu"],
     }
 

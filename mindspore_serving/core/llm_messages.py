@@ -83,6 +83,9 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         truncate: keep only this many tokens at the end of the prompt.
         drop_turns: drop the oldest turns of `messages` that do not fit into the context.
         add_special: put the tokenizer's special tokens around a prompt that is text.
+        source_language: code of the language of the prompt, of models with tokens of languages; ""
+            for that of the tokenizer.
+        target_language: the same of the answer; "" for that of the model's settings.
         is_stream: send chunks as they are generated; else each answer at its end.
         has_tokens: chunks have their tokens, with log-probabilities if `params` requests them.
         has_prompt_tokens: `Started` has the prompt's tokens.
@@ -107,6 +110,8 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     truncate: int | None = None
     drop_turns: bool = False
     add_special: bool = True
+    source_language: str = ""
+    target_language: str = ""
     is_stream: bool = False
     has_tokens: bool = False
     has_prompt_tokens: bool = False
@@ -120,6 +125,10 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     def markdown(self) -> str:
         """Text that may contain images; "" if there is none."""
         return self.prompt if self.has_markdown and isinstance(self.prompt, str) else ""
+
+
+LANGUAGES = {"src_lang": "source_language", "tgt_lang": "target_language"}
+"""Fields of a `Generate` by the names that clients have for them, which are transformers'."""
 
 
 class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="prefill"):

@@ -38,7 +38,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     can_transcribe: bool = False  # writes down speech
     can_speak: bool = False  # speaks texts
     voices: tuple[str, ...] = ()  # that speak
-    languages: tuple[str, ...] = ()  # of speech, by code
+    languages: tuple[str, ...] = ()  # of speech or of translations, by code
     embedding_size: int
     has_chat_template: bool
     tool_format: str
@@ -51,7 +51,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     max_num_batched_tokens: int
     max_num_waiting: int | None
     created: int  # seconds since 1970: when it was loaded
-    sampling: tuple[tuple[str, int | float], ...] = ()
+    sampling: tuple[tuple[str, bool | int | float], ...] = ()
     sampling_source: str = ""
     sampling_cuts: tuple[str, ...] = ()
     default_max_tokens: int | None = None
@@ -87,7 +87,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.max_prompt_len or self.max_model_len, self.max_model_len - 1)
 
     @property
-    def defaults(self) -> dict[str, int | float]:
+    def defaults(self) -> dict[str, bool | int | float]:
         """Sampling parameters of requests that leave them out, as a new dict."""
         limit = self.default_max_tokens
         return dict(self.sampling) | ({} if limit is None else {"max_tokens": limit})

@@ -6,6 +6,7 @@ Plain frozen data shared by front ends, the offline interface and the engine; kn
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from mindspore_serving.core.params import param, rows_of
 from mindspore_serving.errors import InvalidField
@@ -13,6 +14,8 @@ from mindspore_serving.errors import InvalidField
 MAX_SEQUENCES = 128  # limit of `n`
 MAX_LOGPROBS = 64
 MAX_STOPS = 64
+MAX_BEAMS = 32
+_NO_BEAMS: Any = dict.fromkeys(("anthropic", "ollama", "llamacpp", "llm_serving", "gemini"))
 
 
 class FinishReason(Enum):
@@ -141,6 +144,30 @@ class SamplingParams:
         at_most=2.0,
         gemini="presencePenalty",
     )
+    no_repeat_ngram_size: int = param(
+        0,
+        "length of sequences of tokens that may come once only; 0: no limit",
+        at_least=0,
+        at_most=1024,
+        **_NO_BEAMS,
+    )
+    num_beams: int = param(
+        1,
+        "answers that a beam search follows, of models with an encoder; 1: no search",
+        at_least=1,
+        at_most=MAX_BEAMS,
+        **_NO_BEAMS,
+    )
+    length_penalty: float = param(
+        1.0,
+        "power of an answer's length that divides its score in a beam search",
+        at_least=-10.0,
+        at_most=10.0,
+        **_NO_BEAMS,
+    )
+    early_stopping: bool = param(
+        False, "end a beam search as soon as it has as many answers as beams", **_NO_BEAMS
+    )
     dry_multiplier: float = param(
         0.0,
         "penalty of a token that repeats a sequence of the allowed length (DRY); 0 is none",
@@ -239,6 +266,15 @@ class SamplingParams:
                 "min_tokens",
                 f"is {self.min_tokens}, expected at most max_tokens={self.max_tokens}",
             )
+        if self.num_beams > 1:
+            self._check_beams()
+
+    def _check_beams(self) -> None:
+        if self.temperature:
+            problem = f"is {self.num_beams}, expected temperature=0 with it: nothing is drawn"
+            raise InvalidField("num_beams", problem)
+        if self.n > self.num_beams:
+            raise InvalidField("n", f"is {self.n}, expected at most num_beams={self.num_beams}")
 
 
 SAMPLING = rows_of(SamplingParams)
@@ -248,6 +284,21 @@ if SamplingParams.__doc__:  # None with python -OO
     SamplingParams.__doc__ += "\n    Args:\n"
     rows = SAMPLING.values()
     SamplingParams.__doc__ += "".join(f"        {row.name}: {row.meaning}.\n" for row in rows)
+
+
+def fill_in(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `values` of a request with `defaults` for those that it leaves out.
+
+    A request that draws its tokens has no beams by default, and one with beams draws none.
+    """
+    filled = {**defaults, **values}
+    if values.get("temperature") and "num_beams" not in values:
+        filled.pop("num_beams", None)
+    elif values.get("num_beams", 1) > 1 and "temperature" not in values:
+        filled["temperature"] = 0.0
+    if "min_tokens" not in values and filled.get("min_tokens") and filled.get("max_tokens"):
+        filled["min_tokens"] = min(filled["min_tokens"], filled["max_tokens"])
+    return filled
 
 
 @dataclass(frozen=True, slots=True)

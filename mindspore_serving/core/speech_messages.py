@@ -18,6 +18,9 @@ class Transcribe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         prompt: text before that of the recording, with names and spellings.
         temperature: of the sampling; 0 takes the likeliest tokens, and raises the temperature where
             these are poor.
+        beam_size: texts that are followed at temperature 0; 1 for no beam search.
+        patience: factor for the number of complete texts that end the search.
+        length_penalty: power of a text's length that divides its score in the search.
         has_times: divide the text into segments with times; else a segment is a piece of sound.
         has_words: segments have the times of their words.
     """
@@ -27,6 +30,9 @@ class Transcribe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     translates: bool = False
     prompt: str = ""
     temperature: float = 0.0
+    beam_size: int = 1
+    patience: float = 1.0
+    length_penalty: float = 1.0
     has_times: bool = False
     has_words: bool = False
 

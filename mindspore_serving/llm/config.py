@@ -277,6 +277,7 @@ class EngineConfig:
     default_top_p: float | None = _sampling("top_p")
     default_min_p: float | None = _sampling("min_p")
     default_repetition_penalty: float | None = _sampling("repetition_penalty")
+    default_num_beams: int | None = _sampling("num_beams", "the model's, or else 1", ())
     default_max_tokens: int | None = _sampling("max_tokens", "as the protocol says")
     default_thinking_token_budget: int | None = _sampling("thinking_token_budget", "none", ())
     system_message: str = _option(

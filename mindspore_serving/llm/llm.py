@@ -98,6 +98,8 @@ class LLM:
         adapter: str | None = None,
         *,
         grammar: Grammar | None = None,
+        source_language: str = "",
+        target_language: str = "",
     ) -> list[Answer]:
         """Generate the answers to `prompts`, in their order.
 
@@ -107,12 +109,16 @@ class LLM:
             use_tqdm: show progress, if stderr is a terminal.
             adapter: the name of one of the `adapters`; None: the model without adapter.
             grammar: the form of each answer.
+            source_language: code of the language of prompts, of models with tokens of languages
+                (NLLB); "": that of the tokenizer.
+            target_language: the same of answers; "": that of generation_config.json.
 
         Raises InvalidInputs naming the prompt that cannot be used; then none is computed.  If the
         model failed, the answer's `finish_reason` is ERROR and its `stop_reason` says why.
         """
         inputs = [{"prompt": prompt} for prompt in list_prompts(prompts)]
         options = {"adapter": adapter or "", "grammar": grammar}
+        options |= {"source_language": source_language, "target_language": target_language}
         return self._generate("prompts", inputs, params, use_tqdm, options)
 
     def chat(

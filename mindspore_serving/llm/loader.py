@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from mindspore_serving.core.default_sampling import choose_sampling, operator_sampling
+from mindspore_serving.core.default_sampling import sampling_fields
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import StartError
 from mindspore_serving.file_check import why_no_model
@@ -31,6 +31,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.quantized.methods import describe, read_config
 from mindspore_serving.llm.config import LOW_MEMORY, EngineConfig
+from mindspore_serving.llm.descriptions.families.seq2seq import MULTILINGUAL
 from mindspore_serving.llm.engine.dual_encoder import DualEncoder
 from mindspore_serving.llm.engine.encoder import Encoder, EncoderEngine
 from mindspore_serving.llm.engine.engine import Engine
@@ -55,6 +56,7 @@ from mindspore_serving.llm.runtimes.draft import open_runners
 from mindspore_serving.llm.runtimes.pages import map_large_allocations, trim
 from mindspore_serving.llm.step import Runner, StoringRunner
 from mindspore_serving.llm.storage.stores import open_levels
+from mindspore_serving.llm.tokenization.languages import find_languages
 from mindspore_serving.llm.tokenization.tokenizer import TOKENIZER_FILES, Tokenizer, has_tokenizer
 
 Texts = dict[str, Any]  # fields of `OpenedModel` for which no engine is needed
@@ -87,6 +89,7 @@ class OpenedModel:
             quantization=config.quantization or "",
             max_model_len=engine.max_model_len,
             max_prompt_len=getattr(engine, "max_prompt_len", 0),
+            languages=tuple(find_languages(self.tokenizer) if names[0] in MULTILINGUAL else ()),
             vocab_size=engine.vocab_size,
             can_generate=engine.can_generate and not self.is_body,
             embedding_size=engine.embedding_size,
@@ -109,7 +112,7 @@ class OpenedModel:
             reads_files=self.tokenizer is not None,
             has_tokenizer=self.tokenizer is not None,
             num_ranks=config.num_ranks,
-            **self._sampling(),
+            **sampling_fields(self.recommended, config, getattr(engine, "max_beams", 1)),
             **self._reading(),
             summary=self.describe() + self._tool_summary(),
             memory=engine.memory.describe() if engine.memory else "",
@@ -118,17 +121,6 @@ class OpenedModel:
     def find_adapter(self, name: str) -> int:
         """Return the number of the LoRA adapter `name`, 0 for "".  Raises InvalidField."""
         return self.engine.adapters.find(name)
-
-    def _sampling(self) -> dict[str, Any]:
-        """Return the fields of the card for requests that leave out sampling parameters."""
-        chosen = choose_sampling(self.recommended, operator_sampling(self.config))
-        return {
-            "sampling": tuple(chosen.values.items()),
-            "sampling_source": chosen.source,
-            "sampling_cuts": chosen.cuts,
-            "default_max_tokens": self.config.default_max_tokens,
-            "thinking_token_budget": self.config.default_thinking_token_budget,
-        }
 
     def _reading(self) -> dict[str, Any]:
         """Return the fields of the card for scores or vectors of texts."""

@@ -77,6 +77,9 @@ class Row:
     computed so as well.  `rope_positions` are int32 [tokens, 3]: positions in time, height and
     width, in a prompt with images that have their own; None if all three are those of the tokens.
     The first `num_encoded` tokens of the sequence are for an encoder.
+
+    With `parents` it is a step of a beam search: each of `tokens` continues another answer at
+    position `start`, that of the step before with the number in `parents`; all have logits.
     """
 
     tokens: Sequence[int]
@@ -89,6 +92,7 @@ class Row:
     uses_long_rope: bool = False
     rope_positions: Tokens | None = None
     num_encoded: int = 0
+    parents: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +194,15 @@ class Runner(Protocol):
 class EncodingRunner(Runner, Protocol):
     """A runner of a model with an encoder, which reads prompts, and a decoder, which answers.
 
-    `answer_start` are the first tokens of the decoder, which belong to no answer.
+    `answer_start` are the first tokens of the decoder, which belong to no answer; `answer_end`
+    ends an answer that has no room for more, None for any token.  No answer has the `bad_words`.
     """
 
     max_prompt_len: int
     max_answer_len: int
     answer_start: tuple[int, ...]
+    answer_end: int | None
+    bad_words: tuple[tuple[int, ...], ...]
 
 
 class HiddenRunner(Runner, Protocol):

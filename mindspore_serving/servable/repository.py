@@ -140,9 +140,10 @@ def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
 def is_language_model(path: str) -> bool:
     """Return whether `path` is a language model without servable_config.py, or has versions of one.
 
-    It is a GGUF file, or a directory with a config.json that names an architecture, or with a
-    model.bin of Whisper, or without config.json and with a GGUF file or Mistral's params.json, or a
-    file of another server that describes one, or a voice. A version is such a directory, too.
+    It is a GGUF file, a file of whisper.cpp, or a directory with a config.json that names an
+    architecture, or with a model.bin of Whisper, or without config.json and with a GGUF file or
+    Mistral's params.json, or a file of another server that describes one, or a voice. A
+    version is such a directory, too.
     """
     return bool(language_model_path(path))
 
@@ -166,7 +167,7 @@ def _is_checkpoint(path: str) -> bool:
     if formats.is_language_model(path) or file_check.find_voice(path):
         return True
     if os.path.isfile(path):
-        return path.endswith(GGUF)
+        return path.endswith(GGUF) or file_check.is_speech_file(path)
     if os.path.isdir(path) and not os.path.isfile(os.path.join(path, MODEL_CONFIG)):
         names = os.listdir(path)
         return any(name.endswith(GGUF) for name in names) or MISTRAL_CONFIG in names

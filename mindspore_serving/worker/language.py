@@ -9,6 +9,7 @@ import numpy as np
 
 from mindspore_serving.core.language_limits import LanguageLimits
 from mindspore_serving.core.llm_messages import (
+    LANGUAGES,
     Chunk,
     Event,
     Finished,
@@ -19,7 +20,7 @@ from mindspore_serving.core.llm_messages import (
     decode_request,
 )
 from mindspore_serving.core.placement import LinkSettings
-from mindspore_serving.core.sampling_params import SamplingParams
+from mindspore_serving.core.sampling_params import SamplingParams, fill_in
 from mindspore_serving.core.value import Value
 from mindspore_serving.errors import (
     Code,
@@ -152,18 +153,22 @@ class LanguageStage:
     def _to_request(self, values: Sequence[Value]) -> Generate:
         parameters = json_object(values[1]) if len(values) > 1 else {}
         grammar = parameters.pop("grammar", None)
+        languages = {to: parameters.pop(name, "") for name, to in LANGUAGES.items()}
         known = msgspec.to_builtins(self.params)
         for name in parameters:
             if name not in known:
-                raise InvalidInputs(f"unknown parameter {name!r}, expected some of {list(known)}")
+                expected = [*known, *LANGUAGES]
+                raise InvalidInputs(f"unknown parameter {name!r}, expected some of {expected}")
         if parameters.get("n", 1) != 1:
             raise InvalidInputs(f"n is {parameters['n']!r}, expected 1 in a stage")
         try:
-            params = msgspec.convert({**known, **parameters}, SamplingParams)
+            params = msgspec.convert(fill_in(known, parameters), SamplingParams)
             grammar = None if grammar is None else msgspec.convert(grammar, Grammar)
+            languages = msgspec.convert(languages, dict[str, str])
         except msgspec.ValidationError as error:
             raise InvalidInputs(f"the sampling parameters are invalid: {error}") from None
-        request = Generate(prompt=_read_prompt(values[0]), params=params, grammar=grammar)
+        prompt = _read_prompt(values[0])
+        request = Generate(prompt=prompt, params=params, grammar=grammar, **languages)
         _LIMITS.check(request)
         return request
 

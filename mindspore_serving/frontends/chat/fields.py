@@ -12,7 +12,7 @@ import msgspec
 
 from mindspore_serving.core.llm_messages import Started
 from mindspore_serving.core.model_card import ModelCard
-from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams
+from mindspore_serving.core.sampling_params import SAMPLING, SamplingParams, fill_in
 from mindspore_serving.errors import InvalidField
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
@@ -141,7 +141,7 @@ class Fields:
         if "temperature" in values and "top_p" in values:
             defaults = {n: value for n, value in defaults.items() if n not in card.sampling_cuts}
         try:
-            return SamplingParams(**{**defaults, **values, **overrides})
+            return SamplingParams(**{**fill_in(defaults, values), **overrides})
         except InvalidField as error:
             raise error.renamed(self.name_of(error.field, body)) from None
 

@@ -1,5 +1,6 @@
 """Fields of OpenAI's requests by route: refused, translated, ignored."""
 
+from mindspore_serving.frontends.chat import languages
 from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields
 from mindspore_serving.frontends.openai import translations as to
 
@@ -26,6 +27,7 @@ _REFUSED = (
 )
 _TRANSLATED = (
     to.top_k,
+    to.num_beams,
     to.seed,
     to.stop,
     to.logit_bias,
@@ -76,6 +78,7 @@ COMPLETIONS = Fields(
         to.num_answers,
         to.completion_logprobs,
         to.completion_prompt_logprobs,
+        *languages.BOTH,
     ),
     ignored=("user",),
 )

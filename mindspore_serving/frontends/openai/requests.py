@@ -33,6 +33,7 @@ class OpenAIRequest(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     max_tokens: Int | None = None
     n: Int | None = None
+    use_beam_search: bool | None = None
     stop: str | list[str] | None = None
     skip_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
@@ -82,6 +83,8 @@ class CompletionRequest(OpenAIRequest, kw_only=True):
     best_of: Int | None = None
     logprobs: Int | None = None
     add_special_tokens: bool | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
 
 
 class TokenizeRequest(msgspec.Struct, kw_only=True):

@@ -10,6 +10,7 @@ from starlette.datastructures import FormData, UploadFile
 from starlette.requests import Request
 from starlette.responses import Response
 
+from mindspore_serving.core.sampling_params import MAX_BEAMS
 from mindspore_serving.core.speech_messages import Heard, SpokenSegment, Transcribe, Transcribed
 from mindspore_serving.errors import InvalidField, TooLarge
 from mindspore_serving.frontends import sse
@@ -59,6 +60,26 @@ _Temperature = Annotated[
         "temperatures where the text repeats itself or is unlikely",
     ),
 ]
+_BeamSize = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=MAX_BEAMS,
+        description="texts that a beam search follows at temperature 0; 1: no search",
+    ),
+]
+_Patience = Annotated[
+    float,
+    Meta(gt=0, le=10, description="complete texts that end the search, by `beam_size`"),
+]
+_LengthPenalty = Annotated[
+    float,
+    Meta(
+        ge=-10,
+        le=10,
+        description="power of a text's length that divides its score in the search",
+    ),
+]
 _Format = Annotated[str, Meta(description=f"one of {', '.join(FORMATS)}")]
 
 
@@ -70,6 +91,9 @@ class TranslationForm(msgspec.Struct, kw_only=True):
     prompt: _Prompt = ""
     response_format: _Format = "json"
     temperature: _Temperature = 0.0
+    beam_size: _BeamSize = 1
+    patience: _Patience = 1.0
+    length_penalty: _LengthPenalty = 1.0
 
 
 class TranscriptionForm(TranslationForm, kw_only=True):
@@ -256,6 +280,9 @@ def _to_request(form: TranslationForm, file: bytes) -> Transcribe:
         translates=not is_long,
         prompt=f"{words} {form.prompt}".strip(),
         temperature=form.temperature,
+        beam_size=form.beam_size,
+        patience=form.patience,
+        length_penalty=form.length_penalty,
         has_times=form.response_format in FORMATS[2:],
         has_words="word" in granularities,
     )

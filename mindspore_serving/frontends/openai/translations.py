@@ -28,6 +28,13 @@ def top_k(body: Any, _: ModelCard) -> int | None:
     return 0 if body.top_k == -1 else body.top_k
 
 
+@translation("num_beams", "use_beam_search", "n", to="num_beams")
+def num_beams(body: Any, _: ModelCard) -> int | None:
+    """Follow as many answers in a beam search; `use_beam_search` alone follows `n`."""
+    count: int | None = body.num_beams
+    return (body.n or 1) if body.use_beam_search and count is None else count
+
+
 @translation("seed")
 def seed(body: Any, _: ModelCard) -> int | None:
     """Take the seed modulo 2**64, as OpenAI's seeds are signed."""

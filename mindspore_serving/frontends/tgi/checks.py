@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from mindspore_serving.core.default_sampling import SEARCHED
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField, NotFound
 from mindspore_serving.frontends.chat.models import LanguageModels, ServedModel
@@ -133,7 +134,8 @@ def _to_generate(
     has_prompt = parameters.decoder_input_details
     has_tokens = is_stream or parameters.details or has_prompt or (parameters.best_of or 1) > 1
     logprobs = (parameters.top_n_tokens or 0) if has_tokens else None
-    limit = {"max_tokens": model.card.default_max_tokens}
+    defaults = model.card.defaults
+    limit = {name: defaults.get(name) for name in SEARCHED if name in (*defaults, "max_tokens")}
     return Generate(
         prompt=inputs,
         params=FIELDS.params(parameters, model.card, limit, logprobs=logprobs),

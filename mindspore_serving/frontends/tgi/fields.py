@@ -6,6 +6,7 @@ from typing import Any
 from mindspore_serving.core.llm_messages import Grammar
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.errors import InvalidField
+from mindspore_serving.frontends.chat import languages
 from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields, translation
 
 SPACES = {"whitespace_flexible": True, "whitespace_pattern": "[ ]"}  # at most one space anywhere
@@ -85,4 +86,5 @@ _REFUSED = (
     FieldRefusal("max_new_tokens", "must be strictly positive", lambda value: value == 0),
     FieldRefusal("watermark", "is not supported"),
 )
-FIELDS = Fields("tgi", _REFUSED, (temperature, include_stop, prompt_logprobs, truncate, grammar))
+_TRANSLATED = (temperature, include_stop, prompt_logprobs, truncate, grammar, *languages.BOTH)
+FIELDS = Fields("tgi", _REFUSED, _TRANSLATED)

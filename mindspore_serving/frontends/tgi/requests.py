@@ -89,6 +89,8 @@ class TgiParameters(msgspec.Struct, kw_only=True):
     top_n_tokens: U32 | None = None
     grammar: Grammars | None = None
     adapter_id: str | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
 
 
 def _default_parameters() -> TgiParameters:

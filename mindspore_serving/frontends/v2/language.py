@@ -81,6 +81,7 @@ def of_fields(
         params=FIELDS.params(sampling, model.card, model.card.defaults),
         is_stream=streams,
         adapter=model.adapter,
+        **FIELDS.options(sampling, model.card),
     )
     length = field_of_length(FIELDS, sampling)
     return TextRequest(model, generate, options, prompt if has_prompt else "", length)

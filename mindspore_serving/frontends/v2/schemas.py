@@ -6,6 +6,7 @@ import msgspec
 
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.frontends.bodies import in_words
+from mindspore_serving.frontends.chat import languages
 from mindspore_serving.frontends.chat.fields import FieldRefusal, Fields
 from mindspore_serving.frontends.chat.unknown_fields import KnownFields
 from mindspore_serving.frontends.operation import (
@@ -45,15 +46,18 @@ BINARY = "application/octet-stream"
 
 _REFUSED = (
     FieldRefusal("best_of", "is {}, expected 1 or none", lambda value: value != 1),
-    FieldRefusal("use_beam_search", "is not supported"),
+    FieldRefusal("use_beam_search", "is not supported: use num_beams"),
     FieldRefusal("lora_name", "is not supported: the model is called by the adapter's name"),
 )
-FIELDS = Fields("v2", _REFUSED)
+FIELDS = Fields("v2", _REFUSED, languages.BOTH)
 
 
 @FIELDS.extend
 class SamplingFields(msgspec.Struct, kw_only=True):
     """Sampling parameters, added from their table; unknown ones are ignored."""
+
+    src_lang: str | None = None
+    tgt_lang: str | None = None
 
 
 def read(fields: dict[str, Any]) -> SamplingFields:

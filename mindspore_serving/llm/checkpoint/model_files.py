@@ -5,12 +5,13 @@ architecture.
 """
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
 from mindspore_serving import file_check, log
-from mindspore_serving.core.default_sampling import RECOMMENDED
+from mindspore_serving.core.default_sampling import RECOMMENDED, SEARCHED
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm.checkpoint import mistral
@@ -106,19 +107,33 @@ def read_recommended(directory: Path) -> dict[str, Any]:
     """Read the fields of SamplingParams that generation_config.json recommends.
 
     `do_sample` is ignored: writers of the file leave it out and mean true; but of a model with an
-    encoder they mean the likeliest text. A value out of range is ignored with a warning. Raises
-    StartError if the file is broken.
+    encoder they mean the likeliest text, or a beam search, whose fields are in config.json if there
+    is no such file. A value out of range is ignored with a warning. Raises StartError if the file
+    is broken.
     """
     path = directory / GENERATION_CONFIG
-    config, recommended = read_optional_json(path), dict[str, Any]()
-    if find_config(directory).get("is_encoder_decoder") and not config.get("do_sample"):
-        return {"temperature": 0.0}
-    for name in RECOMMENDED:
+    config, model = read_optional_json(path), find_config(directory)
+    if model.get("is_encoder_decoder") and not config.get("do_sample"):
+        return {"temperature": 0.0, **_usable(path, _searched(config or model), SEARCHED)}
+    return _usable(path, config, RECOMMENDED)
+
+
+def _searched(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields with the limits of answers, which the decoder's first tokens count for here."""
+    num_first = 1 if config.get("forced_bos_token_id") is None else 2
+    lengths = {"min_tokens": config.get("min_length"), "max_tokens": config.get("max_length")}
+    limits = {n: max(0, v - num_first) for n, v in lengths.items() if type(v) is int}
+    return {**config, "min_tokens": config.get("min_new_tokens"), **limits}
+
+
+def _usable(path: Path, config: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    recommended = {}
+    for name in names:
         value = config.get(name)
         if value is None:
             continue
         try:
-            SamplingParams(**{name: value})
+            SamplingParams(**{"temperature": 0.0, "max_tokens": None, name: value})
         except InvalidInputs as error:
             log.warning("a recommendation of %s is ignored: %s", path, error)
         else:

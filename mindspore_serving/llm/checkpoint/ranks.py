@@ -5,7 +5,7 @@ byte-level tokenizers.
 """
 
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,19 @@ def is_ranks(path: Path) -> bool:
 
 
 class TokenRanks:
-    """Tokens of one file of ranks.  `metadata` holds the keys of `tokenizer.ggml.*`."""
+    """Tokens in the order of their ranks.  `metadata` holds the keys of `tokenizer.ggml.*`.
 
-    def __init__(self, path: Path, rule: str) -> None:
-        """Read a file; text is pre-tokenized by `rule` (`tokenizer.ggml.pre`).
+    Args:
+        path: file that has them.
+        rule: by which text is pre-tokenized (`tokenizer.ggml.pre`).
+        tokens: spelled as in byte-level vocabularies; None reads them.
 
-        Raises StartError naming the file and what is wrong.
-        """
+    Raises StartError naming the file and what is wrong.
+    """
+
+    def __init__(self, path: Path, rule: str, tokens: Sequence[str] | None = None) -> None:
         self.path = path
-        tokens = list(_tokens(path))
+        tokens = list(_tokens(path) if tokens is None else tokens)
         scores = [-rank for rank in range(len(tokens))]
         fields = {"model": "gpt2", "pre": rule, "tokens": tokens, "scores": scores}
         self.metadata: dict[str, Any] = {

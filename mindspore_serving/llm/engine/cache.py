@@ -67,7 +67,7 @@ class SequenceCache:
         if self._has_prefixes:
             shared = pool.find(sequence.hash_reusable(self.block_size))
             shared = shared[: self.states.find(sequence, len(shared))]
-        num_new = self._blocks_for(len(sequence.tokens)) - len(shared)
+        num_new = self._blocks_for(len(sequence.tokens)) * sequence.width - len(shared)
         if num_new + pool.num_unused(shared) + num_spare > pool.num_free:
             return False
         pool.share(shared)

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated, join
+from mindspore_serving.llm.engine.beams import BeamSearch
 from mindspore_serving.llm.engine.request import GenerationRequest
 from mindspore_serving.llm.engine.sequence import Sequence
 from mindspore_serving.llm.engine.speculation import DraftState
@@ -22,7 +23,7 @@ class CompletionState:
 
     __slots__ = (
         "_checker", "_row", "_thinking", "grammar", "draft_state", "index", "output_ids", "request",
-        "sequence"
+        "search", "sequence"
     )  # fmt: skip
 
     def __init__(
@@ -41,23 +42,23 @@ class CompletionState:
         self.output_ids: list[int] = []
         self._thinking = request.thinking.begin() if request.thinking else None
         self._checker = request.begin_text(index)
-        self._row = SampleRow(
-            params=request.params,
-            prompt_ids=request.context_ids,
-            output_ids=self.output_ids,
-            end_ids=request.end_ids,
-            position=0,
-            seed=request.seed_of(index),
-            bad_words_ids=request.bad_words_ids,
-            token_bytes=request.tokenizer.token_bytes if request.tokenizer else None,
-        )
+        self.search = sequence.search
+        self._row = request.begin_row(index, self.output_ids)
 
     def row(self) -> SampleRow:
         """Return the row to sample the next token from."""
         self._row.position = len(self.output_ids)
         if self._thinking is not None:
             self._row.forced = self._thinking.forced
+        elif self._end is not None:
+            self._row.forced = self._end
         return self._row
+
+    @property
+    def _end(self) -> int | None:
+        """Token that ends the answer here, as it has no room for more; None for any token."""
+        encoding, is_last = self.request.encoding, self._row.position == self.request.max_tokens - 1
+        return encoding.answer_end if encoding and is_last else None
 
     def draft_rows(self, draft_tokens: list[int]) -> list[SampleRow]:
         """Return the rows to sample from behind each of `draft_tokens`, if it is accepted."""
@@ -79,6 +80,8 @@ class CompletionState:
             blames = token.blames_request
             return self._checker.end(FinishReason.ERROR, token.error, blames_request=blames)
         generated = self._checker.check(token.token_id, token.logprobs)
+        if self._end is not None and generated.finish_reason is FinishReason.STOP:
+            generated = replace(generated, finish_reason=FinishReason.LENGTH)
         if self.grammar is not None:
             generated = self._advance_grammar(self.grammar, token.token_id, generated)
         self.output_ids.append(token.token_id)
@@ -105,6 +108,27 @@ class CompletionState:
             num_draft_tokens=draft_state.num_draft_tokens if draft_state else 0,
             num_accepted_tokens=draft_state.num_accepted if draft_state else 0,
         )
+
+    def write_search(self) -> list[Generated]:
+        """Return the answers of a search that is done."""
+        assert self.search is not None
+        request, outputs = self.request, []
+        beams = self.search.best(request.params.n)
+        for index in range(request.params.n):
+            checker = request.begin_text(index)
+            if self.search.problem:
+                outputs.append(checker.end(FinishReason.ERROR, self.search.problem))
+                continue
+            beam = beams[index] if index < len(beams) else None
+            generated = checker.check_all(beam.tokens, beam.logprobs or None) if beam else None
+            is_full = beam is not None and len(beam.tokens) == request.max_tokens
+            if generated is None or not checker.is_finished:
+                ended = checker.end(FinishReason.LENGTH)
+                generated = join([generated, ended]) if generated else ended
+            elif is_full and request.encoding and request.encoding.answer_end is not None:
+                generated = replace(generated, finish_reason=FinishReason.LENGTH)
+            outputs.append(generated)
+        return outputs
 
     def end(self, reason: FinishReason, cause: str | None = None) -> Generated:
         """Return the last output, for a reason that does not come from its text."""
@@ -138,6 +162,8 @@ class SamplingBatch:
     _logit_rows: list[int] = field(default_factory=list)  # for each of `_sampled`
     # Completion, index of its first row of logits, number of rows:
     _scored: list[tuple[CompletionState, int, int]] = field(default_factory=list)
+    # Search, index of its first row of logits, number of rows:
+    _searched: list[tuple[BeamSearch, int, int]] = field(default_factory=list)
     _num_logits: int = 0
 
     def add(self, completion: CompletionState, row: Row, siblings: list[CompletionState]) -> None:
@@ -148,6 +174,11 @@ class SamplingBatch:
         """
         first = self._num_logits
         self._num_logits += row.num_logits
+        if completion.search is not None:
+            if row.num_logits:
+                self._searched.append((completion.search, first, row.num_logits))
+            self.counts.append(0)
+            return
         known = len(completion.sequence.tokens) - row.start
         num_sampled = max(0, len(row.tokens) - known + 1)
         if completion.request.needs_scores:
@@ -200,9 +231,15 @@ class SamplingBatch:
             pieces.append((request.request_id, piece))
         return pieces
 
+    def search(self, logits: Logits) -> None:
+        """Continue the beams; call it before `sample` overwrites logits."""
+        for search, first, count in self._searched:
+            search.advance(logits[first : first + count])
+
     def num_best(self) -> int:
         """Return how many of the best logits of each row are needed; 0 for all of them."""
-        return 0 if self._scored or self.constrained else num_best(self._sampled)
+        is_plain = not (self._scored or self.constrained or self._searched)
+        return num_best(self._sampled) if is_plain else 0
 
     def sample_best(self, best: BestLogits) -> list[Sampled]:
         """Return what `sample` does, from the best logits of each row if these suffice."""

@@ -16,7 +16,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.adapters import EngineAdapters
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.cache_budget import CacheBudget
-from mindspore_serving.llm.engine.completion import PROMPT, CompletionState, SamplingBatch
+from mindspore_serving.llm.engine.completion import PROMPT, CompletionState
 from mindspore_serving.llm.engine.embedding import Embedder
 from mindspore_serving.llm.engine.handoff import Exports, Imports
 from mindspore_serving.llm.engine.pinning import PinnedPrefix, pin
@@ -98,6 +98,11 @@ class Engine:
         self._num_arrivals = self._num_steps = self._num_prompt_tokens = self._num_generated = 0
 
     @property
+    def max_beams(self) -> int:
+        """Maximum number of beams of a request."""
+        return self._limits.encoding.max_beams if self._limits.encoding else 1
+
+    @property
     def embedding_size(self) -> int:
         """Length of the vectors; 0 if the runtime has no embeddings."""
         return self.embedder.size
@@ -156,9 +161,7 @@ class Engine:
         if request_id in self._table:
             raise InvalidInputs(f"request_id {request_id!r} is in use")
         self._scheduler.check_room(len(request.prompt_ids), request.priority)
-        tokens, encoding = request.prompt_ids[:], self._limits.encoding
-        if encoding is not None:
-            tokens += encoding.answer_start
+        tokens, encoding = [*request.prompt_ids, *request.start_ids], self._limits.encoding
         sequence = Sequence(
             tokens=tokens, max_len=len(tokens) + request.max_tokens,
             num_encoded=0 if encoding is None else len(request.prompt_ids),
@@ -166,6 +169,7 @@ class Engine:
             tenant=request.tenant, adapter=request.adapter, images=images,
             adapter_digest=self.adapters.digests.get(request.adapter, b""),
             logits_from=-1 if params.prompt_logprobs is None else 0,
+            search=request.begin_search(),
         )  # fmt: skip
         self._num_arrivals += 1
         self._num_prompt_tokens += len(request.prompt_ids)
@@ -292,7 +296,7 @@ class Engine:
         """Compute what is left of the step that ends next, and return its outputs."""
         step, scheduled = self._steps.take()
         try:
-            batch, forks = self._read(scheduled)
+            batch, forks = self._table.read(scheduled)
             scores, sampled = self._steps.sample(step, batch)
         except RunnerLost:
             raise
@@ -302,23 +306,6 @@ class Engine:
         outputs = scores + self._write(scheduled, batch.counts, sampled, forks)
         self._speculation.observe(scheduled, self._steps.observe(step, self._clock()))
         return outputs
-
-    def _read(
-        self, scheduled: Scheduled
-    ) -> tuple[SamplingBatch, dict[CompletionState, list[CompletionState]]]:
-        """Return the rows to sample, and the pending completions by the first of their request."""
-        batch, forks = SamplingBatch(), {}
-        for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
-            completion = self._table.completions.get(sequence)
-            if completion is None:  # it was aborted while the step was in flight
-                batch.skip(row)
-                continue
-            siblings: list[CompletionState] = []
-            is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
-            if completion.request.num_to_fork and is_computed:
-                siblings = forks[completion] = self._table.pending(completion)
-            batch.add(completion, row, siblings)
-        return batch, forks
 
     def _write(
         self,
@@ -334,11 +321,14 @@ class Engine:
         """
         tokens: list[list[int]] = []
         written: list[tuple[CompletionState, Generated]] = []
+        searched: list[CompletionState] = []
         begin = 0
         step = zip(scheduled.step.rows, scheduled.sequences, counts, strict=True)
         for row, sequence, count in step:
             if not count:
-                tokens.append([])
+                tokens.append(sequence.search.tokens[:1] if sequence.search else [])
+                if sequence.search is not None and sequence.search.is_done:
+                    searched.append(self._table.completions[sequence])
                 continue
             first, *following = sampled[begin : begin + count]
             begin += count
@@ -355,8 +345,16 @@ class Engine:
                 written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
+        exported = self.exports.collect(self.cache.stored.cost.seconds)
         outputs = [self._output(completion, generated) for completion, generated in written]
-        return self.exports.collect(self.cache.stored.cost.seconds) + outputs
+        return exported + outputs + [row for each in searched for row in self._end_search(each)]
+
+    def _end_search(self, completion: CompletionState) -> Outputs:
+        request, answers = completion.request, completion.write_search()
+        request.open = {completion.index}  # all answers end together
+        self._num_generated += sum(len(answer.token_ids) for answer in answers)
+        self._close(completion)
+        return [(request.request_id, completion.with_counts(answer)) for answer in answers]
 
     def _fork(self, forks: dict[CompletionState, list[CompletionState]]) -> None:
         for first, siblings in forks.items():

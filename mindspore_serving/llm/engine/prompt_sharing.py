@@ -94,7 +94,7 @@ def first_that_fit(waiting: Iterable[Sequence], block_size: int, free: int) -> l
     """
     fitting = []
     for sequence in waiting:
-        free -= -(-len(sequence.tokens) // block_size)
+        free -= -(-len(sequence.tokens) // block_size) * sequence.width
         if free < 0:
             break
         fitting.append(sequence)

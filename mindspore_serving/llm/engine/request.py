@@ -2,16 +2,18 @@
 
 import operator
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs, Overloaded
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.beams import BeamSearch
 from mindspore_serving.llm.engine.thinking import ThinkingLimit
 from mindspore_serving.llm.grammar.compiler import CompiledGrammar
-from mindspore_serving.llm.sampling.edits import check_ids
+from mindspore_serving.llm.sampling.edits import SampleRow, check_ids
 from mindspore_serving.llm.step import EncodingRunner, Runner
 from mindspore_serving.llm.tokenization.stopping import Detokenizer, StopChecker
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -22,11 +24,24 @@ _MASK = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """Limits and first tokens of a model whose prompts an encoder reads; see `EncodingRunner`."""
+    """Limits and fixed tokens of a model whose prompts an encoder reads; see `EncodingRunner`."""
 
     max_prompt_len: int
     max_answer_len: int
     answer_start: tuple[int, ...]
+    answer_end: int | None
+    bad_words: tuple[tuple[int, ...], ...]
+    max_beams: int
+
+    def start_ids(self, target: int | None, end_ids: Collection[int]) -> tuple[int, ...]:
+        """Return the first tokens of the decoder, with the token of a language, if any.
+
+        It replaces the last one, unless there is only an end token, as of M2M100.
+        """
+        if target is None:
+            return self.answer_start
+        is_alone = len(self.answer_start) == 1 and self.answer_start[0] in end_ids
+        return (*(self.answer_start if is_alone else self.answer_start[:-1]), target)
 
     @classmethod
     def of(cls, runner: Runner) -> "Encoding | None":
@@ -34,7 +49,14 @@ class Encoding:
         if not getattr(runner, "answer_start", ()):
             return None
         encoding = cast(EncodingRunner, runner)
-        return cls(encoding.max_prompt_len, encoding.max_answer_len, encoding.answer_start)
+        return cls(
+            encoding.max_prompt_len,
+            encoding.max_answer_len,
+            encoding.answer_start,
+            encoding.answer_end,
+            encoding.bad_words,
+            runner.num_blocks,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +76,23 @@ class ModelLimits:
         longest = self.max_model_len - 1
         return longest if self.encoding is None else min(longest, self.encoding.max_prompt_len)
 
-    def room(self, num_tokens: int) -> int:
-        """Return how many tokens an answer to a prompt of `num_tokens` may have."""
+    def room(self, num_tokens: int, num_first: int = 0) -> int:
+        """Return how many tokens an answer to a prompt of `num_tokens` may have.
+
+        `num_first` are those of a decoder before the answer.
+        """
         room = self.max_model_len - num_tokens
-        return room if self.encoding is None else min(room, self.encoding.max_answer_len)
+        if self.encoding is None:
+            return room
+        longest = self.encoding.max_answer_len + len(self.encoding.answer_start)
+        return min(room, longest - num_first)
+
+    def fixed(self, target: int | None) -> tuple[tuple[int, ...], list[list[int]]]:
+        """Return the tokens before an answer in the language `target`, and words it never has."""
+        if self.encoding is None:
+            return (), []
+        bad_words = [list(word) for word in self.encoding.bad_words]
+        return self.encoding.start_ids(target, self.eos_ids), bad_words
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +117,7 @@ class GenerationRequest:
     open: set[int] = field(init=False)  # indices of the completions that are not finished
     num_to_fork: int = field(init=False)  # completions that begin when the prompt is computed
     encoding: Encoding | None = None  # of a model with an encoder
+    start_ids: tuple[int, ...] = ()  # tokens of its decoder before the answer
     num_scored: int = 0  # tokens of the prompt whose log-probabilities were returned
 
     def __post_init__(self) -> None:
@@ -104,6 +140,34 @@ class GenerationRequest:
         """Tokens that end a completion."""
         eos_ids = () if self.params.ignore_eos else self.eos_ids
         return (*eos_ids, *self.params.stop_token_ids)
+
+    def begin_row(self, index: int, output_ids: Sequence[int] = ()) -> SampleRow:
+        """Return the row to sample completion `index` from, behind `output_ids`."""
+        end = None if self.encoding is None else self.encoding.answer_end
+        return SampleRow(
+            params=self.params,
+            prompt_ids=self.context_ids,
+            output_ids=output_ids,
+            end_ids=self.end_ids,
+            position=len(output_ids),
+            seed=self.seed_of(index),
+            bad_words_ids=self.bad_words_ids,
+            token_bytes=self.tokenizer.token_bytes if self.tokenizer else None,
+            forced=end if len(output_ids) == self.max_tokens - 1 else None,
+            start_ids=self.start_ids,
+        )
+
+    def begin_search(self) -> BeamSearch | None:
+        """Return the beam search; None if there is none."""
+        if self.params.num_beams == 1:
+            return None
+        return BeamSearch(
+            self.params,
+            end_ids=self.end_ids,
+            max_tokens=self.max_tokens,
+            num_forced=len(self.start_ids) - 1,
+            edits_of=partial(self.begin_row, 0),
+        )
 
     def begin_text(self, index: int) -> StopChecker:
         """Return the checker that turns the tokens of completion `index` into text and ends it."""
@@ -141,16 +205,16 @@ def make_request(
     thinking: ThinkingLimit | None = None,
     continues: bool = False,
     bad_words_ids: list[list[int]] | None = None,
+    target: int | None = None,
 ) -> GenerationRequest:
     """Return a request that keeps `limits`.
 
-    A missing seed is drawn.  Lower `priority` runs first, equals in turns of
-    their tenants.  Only
+    A missing seed is drawn.  Lower `priority` runs first, equals in turns of their tenants.  Only
     requests with the same `cache_salt` share cached prompts.  `adapter` is the number of a LoRA
     adapter, 0 for none.  Each completion follows `grammar`, and ends with STOP when that is
     complete; its reasoning keeps the limit `thinking`.  With `continues` the text continues that of
     the prompt, and may begin with a space.  `bad_words_ids` are the tokens of `params.bad_words`,
-    if they are encoded already.
+    if they are encoded already, `target` the token of the answer's language.
 
     Raises InvalidInputs naming what is wrong and what is accepted.
     """
@@ -163,9 +227,11 @@ def make_request(
     _check_scope(priority, cache_salt, adapter, limits)
     if grammar is not None:
         _check_grammar(grammar, limits)
+    _check_beams(params, limits, is_free=grammar is None and thinking is None)
     if bad_words_ids is None:
         bad_words_ids = _bad_words_ids(params, limits.tokenizer)
-    room = limits.room(len(prompt))
+    start_ids, banned = limits.fixed(target)
+    room = limits.room(len(prompt), len(start_ids))
     return GenerationRequest(
         request_id=request_id,
         params=params,
@@ -173,7 +239,7 @@ def make_request(
         max_tokens=room if params.max_tokens is None else min(room, params.max_tokens),
         seed=secrets.randbits(64) if params.seed is None else params.seed,
         eos_ids=limits.eos_ids,
-        bad_words_ids=bad_words_ids,
+        bad_words_ids=[*bad_words_ids, *banned],
         tokenizer=limits.tokenizer,
         priority=priority,
         tenant=tenant,
@@ -183,6 +249,7 @@ def make_request(
         thinking=thinking,
         continues=continues,
         encoding=limits.encoding,
+        start_ids=start_ids,
     )
 
 
@@ -200,6 +267,23 @@ def _check_params(params: SamplingParams, limits: ModelLimits) -> None:
         raise InvalidField(
             "prompt_logprobs", "is set, expected none: an encoder reads the prompts of this model"
         )
+
+
+def _check_beams(params: SamplingParams, limits: ModelLimits, *, is_free: bool) -> None:
+    if params.num_beams == 1:
+        return
+    if limits.encoding is None:
+        accepted = "1: servers search answers of models with an encoder, LLM.beam_search of others"
+    elif params.num_beams > limits.encoding.max_beams:
+        accepted = (
+            f"at most {limits.encoding.max_beams}: so many answers have room at once "
+            "(max_num_seqs, kv_cache_memory)"
+        )
+    elif not is_free:
+        accepted = "1 with a grammar or a limit of the reasoning"
+    else:
+        return
+    raise InvalidField("num_beams", f"is {params.num_beams}, expected {accepted}")
 
 
 def _check_scope(priority: int, cache_salt: str, adapter: int, limits: ModelLimits) -> None:

@@ -6,9 +6,9 @@ samples.
 """
 
 from mindspore_serving.core.sampling_params import FinishReason, Generated
-from mindspore_serving.llm.engine.completion import CompletionState
+from mindspore_serving.llm.engine.completion import CompletionState, SamplingBatch
 from mindspore_serving.llm.engine.request import GenerationRequest
-from mindspore_serving.llm.engine.sequence import Sequence
+from mindspore_serving.llm.engine.sequence import Scheduled, Sequence
 from mindspore_serving.llm.engine.speculation import Speculation
 
 
@@ -38,6 +38,23 @@ class RequestTable:
             completion for completion in self.completions.values() if completion.request is request
         ]
         return request, completions
+
+    def read(
+        self, scheduled: Scheduled
+    ) -> tuple[SamplingBatch, dict[CompletionState, list[CompletionState]]]:
+        """Return the rows to sample, and the pending completions by the first of their request."""
+        batch, forks = SamplingBatch(), {}
+        for row, sequence in zip(scheduled.step.rows, scheduled.sequences, strict=True):
+            completion = self.completions.get(sequence)
+            if completion is None:  # it was aborted while the step was in flight
+                batch.skip(row)
+                continue
+            siblings: list[CompletionState] = []
+            is_computed = row.start + len(row.tokens) >= len(sequence.tokens)
+            if completion.request.num_to_fork and is_computed and completion.search is None:
+                siblings = forks[completion] = self.pending(completion)
+            batch.add(completion, row, siblings)
+        return batch, forks
 
     def remove(self, completion: CompletionState) -> Sequence | None:
         """Remove a finished completion, and with the last one its request.

@@ -280,7 +280,7 @@ class Scheduler:
             victims = [] if is_background(sequence) else split(self.running)[True]
             victims = [victim for victim in victims if not victim.is_in_step]
             room = self.pool.num_free + sum(len(victim.blocks) for victim in victims)
-            if not victims or room * self._block_size < len(sequence.tokens):
+            if not victims or room * self._block_size < len(sequence.tokens) * sequence.width:
                 return False
             self._preempt(victims[-1])
         if sequence.num_cached < 0:
@@ -326,8 +326,7 @@ class Scheduler:
     def _restart(self, sequence: Sequence) -> None:
         remove(self.running, sequence)
         self.cache.release(sequence)
-        sequence.num_computed = sequence.num_registered = sequence.num_replayed = 0
-        sequence.draft = []
+        sequence.restart()
         self.add(sequence)
 
     def _run(self, sequence: Sequence) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from mindspore_serving.core.llm_messages import BACKGROUND
+from mindspore_serving.llm.engine.beams import BeamSearch
 from mindspore_serving.llm.engine.blocks import hash_block, hash_root
 from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.step import Row, StateSlots, Step
@@ -64,11 +65,26 @@ class Sequence:
     kept: bytes = b""  # hash of the last state that was kept while decoding
     draft: list[int] = field(default_factory=list)  # draft tokens, behind `tokens`
     is_in_step: bool = False  # that is scheduled and has not ended
+    search: BeamSearch | None = None  # the last of `tokens` stands for those of its beams
     status: SequenceStatus = SequenceStatus.WAITING
 
     def __post_init__(self) -> None:
         if self.logits_from < 0:
             self.logits_from = len(self.tokens) - 1
+
+    @property
+    def width(self) -> int:
+        """Number of answers that blocks are needed for at once."""
+        return 1 if self.search is None else self.search.width
+
+    def restart(self) -> None:
+        """Forget what is computed, as the blocks are given back; beams begin with the prompt."""
+        self.num_computed = self.num_registered = self.num_replayed = 0
+        self.draft = []
+        if self.search is not None and self.search.tokens:
+            del self.tokens[-self.search.length :]
+            self.logits_from = len(self.tokens) - 1
+            self.search.restart()
 
     @property
     def scope(self) -> tuple[str, int]:
@@ -196,6 +212,10 @@ class StepPlan:
         """Add a row that computes `tokens` of `sequence`, from its first uncomputed position on."""
         start = sequence.num_computed
         num_logits = start + len(tokens) - max(start, sequence.logits_from)
+        parents: list[int] = []
+        if sequence.search is not None and sequence.search.tokens:
+            tokens, parents = sequence.search.tokens, sequence.search.parents
+            num_logits = len(tokens)
         state = self.assign(sequence, len(tokens))
         read, features, rope_positions = tokens, None, None
         if sequence.images is not None:
@@ -204,7 +224,7 @@ class StepPlan:
             Row(
                 read, start, sequence.blocks, max(0, num_logits),
                 sequence.adapter, state, features, sequence.uses_long_rope, rope_positions,
-                sequence.num_encoded,
+                sequence.num_encoded, parents,
             )
         )  # fmt: skip
         self.sequences.append(sequence)

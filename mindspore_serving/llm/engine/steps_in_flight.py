@@ -100,7 +100,9 @@ class StepsInFlight:
                 return [], batch.sample_best(choosing.run_best(step, num_best))
         run = self._runner.run if entry.num_groups == 1 else lambda _: self._finish(entry)
         logits = self._masks.run_with_masks(batch.constrained, run, step)
-        return batch.score(logits), batch.sample(logits)
+        scores = batch.score(logits)
+        batch.search(logits)
+        return scores, batch.sample(logits)
 
     def drop(self, entry: StepInFlight) -> None:
         """Drop the logits of a step that was taken and has failed.  Raises RunnerLost."""

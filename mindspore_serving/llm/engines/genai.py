@@ -33,7 +33,8 @@ _SAME = ("repetition_penalty", "frequency_penalty", "presence_penalty", "min_p",
 _ABSENT = (
     "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat",
     "logit_bias", "bad_words",
-    "allowed_token_ids", "prompt_logprobs", "thinking_token_budget",
+    "allowed_token_ids", "prompt_logprobs", "thinking_token_budget", "num_beams",
+    "no_repeat_ngram_size",
 )  # fmt: skip
 _MAX_SEED = 2**63 - 1
 _STATUS = openvino_genai.GenerationStatus

@@ -32,7 +32,7 @@ _TRANSLATED: dict[str, Callable[[Any], Any]] = {
 }
 _ABSENT = (
     "typical_p", "top_n_sigma", "xtc_probability", "dry_multiplier", "mirostat",
-    "thinking_token_budget",
+    "thinking_token_budget", "num_beams", "no_repeat_ngram_size",
 )  # fmt: skip
 _MAX_SEED = 2**63 - 1
 

@@ -45,7 +45,8 @@ class Seq2SeqSpec:
 
     `max_positions` is the longest prompt, and the longest answer with its first tokens.
     `first_position` is the row of the first one; `num_buckets` and `max_distance` are of relative
-    positions.  `start` are the first tokens of the decoder; `never` are not written.
+    positions.  `start` are the first tokens of the decoder, `end` is the last one of an answer that
+    has no room for more; `never` and `bad_words`, of several tokens, are not written.
     """
 
     family: Seq2SeqFamily
@@ -67,7 +68,9 @@ class Seq2SeqSpec:
     num_buckets: int
     max_distance: int
     start: tuple[int, ...]
+    end: int | None
     never: tuple[int, ...]
+    bad_words: tuple[tuple[int, ...], ...]
 
     @property
     def token_bytes(self) -> int:
@@ -156,13 +159,17 @@ def read_spec(
     tied = config.get("tie_word_embeddings") is not False
     scales = family.scales_output and config.get("scale_decoder_outputs", tied)
     vocab_size = reader.size("vocab_size")
+    noted = {**config, **noted}
+    never, bad_words = _unwritten(noted, vocab_size)
     return Seq2SeqSpec(
         family=family,
         vocab_size=vocab_size,
         first_position=_first_position(config, family),
         output_scale=sizes["width"] ** -0.5 if scales else 1.0,
-        start=_start({**config, **noted}, vocab_size),
-        never=_never({**config, **noted}, vocab_size),
+        start=_start(noted, vocab_size),
+        end=_end(noted, vocab_size),
+        never=never,
+        bad_words=bad_words,
         **sizes,
     )
 
@@ -251,12 +258,29 @@ def _start(noted: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     return ids
 
 
-def _never(noted: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens of `bad_words_ids` that are words of one token."""
+def _end(noted: Mapping[str, Any], vocab_size: int) -> int | None:
+    """Return the last token of an answer of the greatest length; None for any."""
+    end = noted.get("forced_eos_token_id")
+    if end is not None and not (type(end) is int and 0 <= end < vocab_size):
+        raise StartError(f"forced_eos_token_id is {end!r:.80}, expected a token id")
+    return end
+
+
+def _unwritten(
+    noted: Mapping[str, Any], vocab_size: int
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """Return the tokens that are not written, and the sequences of tokens."""
     words = noted.get("bad_words_ids") or []
     if not all(isinstance(word, list) and all(type(n) is int for n in word) for word in words):
         raise StartError(f"bad_words_ids is {words!r:.80}, expected lists of token ids")
-    return tuple(word[0] for word in words if len(word) == 1 and 0 <= word[0] < vocab_size)
+    never = noted.get("suppress_tokens") or []
+    if not (isinstance(never, list) and all(type(token) is int for token in never)):
+        raise StartError(f"suppress_tokens is {never!r:.80}, expected token ids")
+    never = [*never, *(word[0] for word in words if len(word) == 1)]
+    return (
+        tuple(token for token in never if 0 <= token < vocab_size),
+        tuple(tuple(word) for word in words if len(word) > 1),
+    )
 
 
 def _renamed(name: str) -> str:

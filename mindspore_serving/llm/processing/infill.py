@@ -1,11 +1,12 @@
 """Prompts that fill in the middle: a prefix and a suffix, around a gap that the model writes.
 
-A code model has tokens for the parts. Knows no requests.
+A code model has tokens for the parts.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.errors import InvalidField
 from mindspore_serving.llm.processing.text_reader import PER_TOKEN
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
@@ -113,6 +114,15 @@ def file_ids(tokenizer: Tokenizer, files: Sequence[tuple[str, str]], room: int) 
     if not kept:
         return []
     return [token_id for ids in (before, *reversed(kept), after) for token_id in ids]
+
+
+def check_infill(request: Generate) -> str:
+    """Return the text before the middle.  Raises InvalidField if there can be no middle."""
+    if not isinstance(request.prompt, str) or request.messages is not None:
+        raise InvalidField("suffix", "is set, expected a prompt that is text with it")
+    if request.truncate is not None:
+        raise InvalidField("suffix", "is set, expected no truncation of the prompt with it")
+    return request.prompt
 
 
 def infill_end_ids(tokenizer: Tokenizer) -> list[int]:

@@ -39,7 +39,12 @@ from mindspore_serving.llm.processing.answer_format import (
 )
 from mindspore_serving.llm.processing.chat_prompt import ChatPrompt, Messages, shortened
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt, to_prompt_images
-from mindspore_serving.llm.processing.infill import file_ids, infill_end_ids, infill_ids
+from mindspore_serving.llm.processing.infill import (
+    check_infill,
+    file_ids,
+    infill_end_ids,
+    infill_ids,
+)
 from mindspore_serving.llm.processing.output_processor import OutputProcessor
 from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTexts, is_small
 from mindspore_serving.llm.processing.text_bias import with_text_bias
@@ -50,6 +55,12 @@ from mindspore_serving.llm.processing.text_reader import (
     with_tokenizer,
 )
 from mindspore_serving.llm.processing.thinking_limit import thinking_limit
+from mindspore_serving.llm.tokenization.languages import (
+    TARGET,
+    find_languages,
+    language_token,
+    with_source,
+)
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -121,6 +132,7 @@ class Processor:
             chat_template, special_tokens, card.tool_format, card.system_message
         )
         self._card = card
+        self._languages = find_languages(tokenizer) if card.languages else {}
         self.texts = TextReader(tokenizer, card, None if in_prompts else images)
         self._compiler: GrammarCompiler | None = None  # made for the first grammar
         self._lock = threading.Lock()
@@ -138,6 +150,8 @@ class Processor:
             raise InvalidInputs("the model embeds texts and does not generate any")
         answer_format = to_answer_format(request, self._card)
         text, ids, images = self._prompt(request, answer_format.tools)
+        if request.source_language:
+            ids = with_source(ids, self._languages, request.source_language)
         params = request.params
         if answer_format.shows_special_tokens:
             params = replace(params, skip_special_tokens=False)
@@ -162,6 +176,8 @@ class Processor:
         thinking = thinking_limit(prompt, self._card, self._tokenizer)
         if thinking is not None:
             options["thinking"] = thinking
+        if request.target_language:
+            options["target"] = language_token(self._languages, TARGET, request.target_language)
         if prompt.images:
             options["images"] = self.to_images(prompt.ids, prompt.images, prompt.computed)
         room = self._card.max_model_len - len(prompt.ids)
@@ -297,7 +313,7 @@ class Processor:
         images = self._read_images(request)
         request = structs.replace(request, messages=images.messages)
         if request.suffix is not None:
-            text = self._check_infill(request)
+            text = check_infill(request)
             ids = self._infill(request, text, request.suffix)
         elif isinstance(request.prompt, list) and request.messages is None:
             ids = request.prompt
@@ -321,14 +337,6 @@ class Processor:
             raise RequestRefused(Refused("empty", text))
         self._check_length(len(ids))
         return text, ids, images.of(request.messages)
-
-    def _check_infill(self, request: Generate) -> str:
-        """Return the text before the middle.  Raises InvalidField if there can be no middle."""
-        if not isinstance(request.prompt, str) or request.messages is not None:
-            raise InvalidField("suffix", "is set, expected a prompt that is text with it")
-        if request.truncate is not None:
-            raise InvalidField("suffix", "is set, expected no truncation of the prompt with it")
-        return request.prompt
 
     def _infill(self, request: Generate, prefix: str, suffix: str) -> list[int]:
         """Return the prompt's tokens, with the last of the files as far as they fit."""

@@ -39,6 +39,7 @@ class SampleRow:
         bad_words_ids: `params.bad_words` as tokens.
         token_bytes: returns the bytes of a token, for `params.dry_sequence_breakers`.
         forced: the only token that may come, whatever else is set; None for no such token.
+        start_ids: tokens before the answer that only `no_repeat_ngram_size` counts.
     """
 
     params: SamplingParams
@@ -51,6 +52,7 @@ class SampleRow:
     bad_words_ids: Sequence[Sequence[int]] = ()
     token_bytes: Callable[[int], bytes] | None = None
     forced: int | None = None
+    start_ids: Sequence[int] = ()
     _seen: "_TokenCounts" = field(init=False, repr=False, compare=False)
     _allowed: Ids | None = field(default=None, init=False, repr=False, compare=False)
     _dry: RepetitionPenalty | None = field(default=None, init=False, repr=False, compare=False)
@@ -80,6 +82,7 @@ class SampleRow:
             or params.logit_bias
             or self.bad_words_ids
             or self.position < params.min_tokens
+            or params.no_repeat_ngram_size
             or _is_penalised(params)
         )
 
@@ -96,6 +99,8 @@ class SampleRow:
                 logits[token_id] += np.float32(bias)
         if self.bad_words_ids:
             _ban_bad_words(logits, self)
+        if self.params.no_repeat_ngram_size:
+            _ban_repeated(logits, self, self.params.no_repeat_ngram_size)
         if self.position < self.params.min_tokens:
             logits[_inside(self.end_ids, len(logits))] = -np.inf
         if self.params.allowed_token_ids is not None:
@@ -181,6 +186,16 @@ def _ban_bad_words(logits: Logits, row: SampleRow) -> None:
         is_begun = not start or tail[-len(start) :] == start
         if word and is_begun and 0 <= word[-1] < len(logits):
             logits[word[-1]] = -np.inf
+
+
+def _ban_repeated(logits: Logits, row: SampleRow, size: int) -> None:
+    """Forbid tokens that would end a sequence of `size` tokens that was there before."""
+    tokens = np.array([*row.prompt_ids, *row.start_ids, *row.output_ids], np.int64)
+    if len(tokens) < size:
+        return
+    windows = np.lib.stride_tricks.sliding_window_view(tokens, size)
+    is_begun = (windows[:, :-1] == tokens[len(tokens) - size + 1 :]).all(1)
+    logits[_inside(windows[is_begun, -1], len(logits))] = -np.inf
 
 
 def _unpack(mask: Mask, vocab_size: int) -> npt.NDArray[np.bool_]:

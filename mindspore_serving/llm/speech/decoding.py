@@ -5,15 +5,24 @@ as Whisper's reference does.  Knows no runner.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
+from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.speech_messages import SpokenSegment
+from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.engine.beams import BeamSearch
 from mindspore_serving.llm.speech.pieces import SoundPiece
-from mindspore_serving.llm.speech.rules import PRECISION, Floats, choose, probability_of
+from mindspore_serving.llm.speech.rules import (
+    PRECISION,
+    Floats,
+    TokenRules,
+    choose,
+    probability_of,
+)
 from mindspore_serving.llm.speech.settings import SpeechTokens
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -40,6 +49,33 @@ class PieceText:
     logprobs: list[float]
 
 
+@dataclass(frozen=True, slots=True)
+class Searching:
+    """Beam search of texts: `beam_size` texts are followed, 1 for no search.
+
+    It ends with `beam_size * patience` complete ones that no other may surpass, by the sum of
+    log-probabilities divided by a power of the length, `length_penalty`.
+    """
+
+    beam_size: int = 1
+    patience: float = 1.0
+    length_penalty: float = 1.0
+
+    def begin(
+        self, rules: Callable[[Sequence[int]], TokenRules], *, end: int, max_tokens: int
+    ) -> BeamSearch:
+        """Return the search for a text of up to `max_tokens` tokens."""
+        penalty = self.length_penalty
+        return BeamSearch(
+            SamplingParams(temperature=0.0, num_beams=self.beam_size, length_penalty=penalty),
+            end_ids=(end,),
+            max_tokens=max_tokens,
+            num_forced=0,
+            edits_of=rules,
+            max_ended=max(1, round(self.beam_size * self.patience)),
+        )
+
+
 class PieceDecoding:
     """Tokens of a piece while they are written.
 
@@ -50,17 +86,18 @@ class PieceDecoding:
         max_tokens: of the text.
         temperatures: to try, one after another.
         has_times: write times.
+        searching: how texts are searched at a temperature of 0.
     """
 
     def __init__(
         self, piece: SoundPiece, prefix: Sequence[int], tokens: SpeechTokens, *, max_tokens: int,
-        temperatures: Sequence[float], has_times: bool,
+        temperatures: Sequence[float], has_times: bool, searching: Searching = Searching(),
     ) -> None:  # fmt: skip
         self.piece, self.prefix = piece, list(prefix)
         self.no_speech = 0.0
         self._tokens, self._max_tokens = tokens, max_tokens
         self._temperatures = list(temperatures)
-        self._has_times = has_times
+        self._has_times, self._searching = has_times, searching
         self._random = np.random.default_rng(_SEED)
         self.num_generated = 0
         self._begin()
@@ -70,37 +107,57 @@ class PieceDecoding:
         self.written: list[int] = []
         self.logprobs: list[float] = []
         self.is_done = False
+        self._search = None
+        if self.temperature == 0 and self._searching.beam_size > 1:
+            self._search = self._searching.begin(
+                self._rules, end=self._tokens.end, max_tokens=self._max_tokens
+            )
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens before the newest one, which is not computed yet."""
-        return len(self.prefix) + len(self.written) - 1
+    def width(self) -> int:
+        """Number of texts that are followed at most."""
+        return self._searching.beam_size
 
     @property
-    def last(self) -> int:
-        return self.written[-1]
+    def newest(self) -> tuple[Sequence[int], Sequence[int]]:
+        """Newest token of each text, and the text of the step before that each continues."""
+        if self._search is None:
+            return self.written[-1:], ()
+        return self._search.tokens, self._search.parents
+
+    def _rules(self, written: Sequence[int]) -> TokenRules:
+        return TokenRules(self._tokens, written, self._has_times)
 
     def note_start(self, logits: Floats) -> None:
         """Note the logits after the token that starts a text."""
         self.no_speech = probability_of(logits, self._tokens.no_speech)
 
     def take(self, logits: Floats) -> None:
-        """Choose the next token.  Changes `logits`."""
-        choice = choose(
-            logits,
-            self.written,
-            self._tokens,
-            has_times=self._has_times,
-            temperature=self.temperature,
-            random=self._random,
-        )
-        self.num_generated += 1
+        """Choose the next token of each text.  Changes `logits`, [texts, V]."""
+        self.num_generated += len(logits)
+        if self._search is not None:
+            self._search.advance(logits)
+            self.is_done = self._search.is_done
+            if self.is_done:
+                self._take_best(self._search)
+            return
+        rules = self._rules(self.written)
+        choice = choose(logits[0], rules, self.temperature, self._random)
         self.logprobs.append(choice.logprob)
         if choice.token == self._tokens.end:
             self.is_done = True
             return
         self.written.append(choice.token)
         self.is_done = len(self.written) >= self._max_tokens
+
+    def _take_best(self, search: BeamSearch) -> None:
+        if search.problem:
+            raise ServingError(search.problem)
+        (beam,) = search.best(1)
+        self.logprobs = list(beam.gains)
+        self.written = list(beam.tokens)
+        if self.written[-1] == self._tokens.end:
+            self.written.pop()
 
     @property
     def mean_logprob(self) -> float:

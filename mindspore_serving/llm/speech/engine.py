@@ -85,7 +85,7 @@ class SpeechEngine(SoundEngine):
             num_running=batch.num_running,
             num_waiting=len(self._waiting),
             num_cache_bytes=self._runner.num_bytes,
-            num_cache_bytes_limit=self._runner.num_bytes,
+            num_cache_bytes_limit=self._runner.max_bytes,
             num_steps=batch.num_steps,
             num_prompt_tokens=batch.num_prompt,
             num_generated_tokens=batch.num_generated,
@@ -103,7 +103,10 @@ class SpeechEngine(SoundEngine):
         limit = self._config.max_num_waiting or MAX_WAITING
         if len(self._open) > limit:
             raise Overloaded(f"{limit} recordings are waiting, the most; try again")
-        languages = self._model.tokens.languages
+        languages, rows = self._model.tokens.languages, self._runner.num_rows
+        if request.beam_size > rows:
+            problem = f"is {request.beam_size}, expected at most {rows}: so many texts have room"
+            raise InvalidField("beam_size", problem)
         if request.language and request.language not in (languages or ("en",)):
             known = ", ".join(sorted(languages)) or "en"
             problem = f"is {request.language!r:.40}, expected one of {known}"
@@ -154,7 +157,7 @@ class SpeechEngine(SoundEngine):
 
     def _turn(self) -> None:
         """Begin a piece if there is room, and compute a step."""
-        request = self._next_waiting() if self._batch.has_room else None
+        request = self._next_waiting()
         try:
             if request is not None:
                 self._begin(request)
@@ -168,8 +171,12 @@ class SpeechEngine(SoundEngine):
     def _next_waiting(self) -> SpeechRequest | None:
         with self._changed:
             while self._waiting:
-                request = self._waiting.popleft()
-                if request.is_waiting and not request.is_cancelled:
+                request = self._waiting[0]
+                is_open = request.is_waiting and not request.is_cancelled
+                if is_open and not self._batch.has_room(request.body.beam_size):
+                    return None
+                self._waiting.popleft()
+                if is_open:
                     self._waiting.append(request)  # the others have their turn first
                     return request
         return None
@@ -222,7 +229,7 @@ def _num_rows(model: SpeechModel, config: EngineConfig) -> int:
 def _card(
     directory: Path, model: SpeechModel, runner: SpeechRunner, config: EngineConfig
 ) -> ModelCard:
-    rows, size = runner.num_rows, runner.num_bytes >> 20
+    rows, size = runner.num_rows, runner.max_bytes >> 20
     return ModelCard(
         architecture=ARCHITECTURE,
         runtime="openvino",

@@ -2,10 +2,12 @@
 
 The encoder returns what the cross attention of each decoder layer reads: keys and values [B, heads,
 frames, features of a head].  The decoder reads these, and the keys and values of earlier tokens,
-with as many cells for each sequence; `mask` says which of them are there.
+with as many cells for each sequence; `mask` says which of them are there.  Texts of the same sound
+read it together (`NamedLayers._by_prompt`).
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import openvino as ov
@@ -61,7 +63,9 @@ class SpeechGraphs(NamedLayers):
         ids, positions = (parameter(n, ov.Type.i32, (-1, -1)) for n in ("ids", "positions"))
         rows = parameter("rows", ov.Type.i32, (-1,))
         mask = parameter("mask", ov.Type.f32, (-1, 1, -1, -1))
-        inputs = [ids, positions, mask, *([] if aligned else [rows])]
+        sharing = parameter("sharing", ov.Type.i32, (-1, -1))
+        shared = parameter("shared", ov.Type.i32, (-1,))
+        inputs = [ids, positions, mask, *([] if aligned else [rows, sharing, shared])]
         table = self._weights.table("model.decoder.embed_tokens.weight")
         x = opset.multiply(_gathered(table, ids), f32(sizes.scale))
         table_of_positions = self._weights.table("model.decoder.embed_positions.weight")
@@ -89,12 +93,17 @@ class SpeechGraphs(NamedLayers):
                 )
             x = opset.add(x, self._attended(q, k, v, mask, f"{stem}.self_attn"))
             y = self._norm(x, f"{stem}.encoder_attn_layer_norm")
-            q = self._heads(y, f"{stem}.encoder_attn.q_proj", heads)
+            q = self._linear(y, f"{stem}.encoder_attn.q_proj")
             k, v = (opset.convert(caches[part], "f32") for part in PARTS[2:])
             chosen = [head for number, head in aligned if number == layer]
             if chosen:
-                followed.append(_attention_of(q, k, chosen, width))
-            x = opset.add(x, self._attended(q, k, v, None, f"{stem}.encoder_attn"))
+                followed.append(_attention_of(self._by_heads(q, heads), k, chosen, width))
+            attend = partial(self._attention, k=k, v=v, heads=heads)
+            if aligned:
+                y = attend(q)
+            else:
+                y = self._by_prompt(q, (sharing, shared, ids), sizes.width, attend)
+            x = opset.add(x, self._linear(y, f"{stem}.encoder_attn.out_proj"))
             x = self._feed_forward(x, stem)
         if aligned:
             return built({"weights": opset.concat(followed, 1)}, inputs, "alignment")
@@ -115,13 +124,20 @@ class SpeechGraphs(NamedLayers):
         return opset.reshape(self._weights.vector(name), i64(1, *shape), False)
 
     def _heads(self, x: Node, name: str, heads: int) -> Node:
-        split = opset.reshape(self._linear(x, name), i64(0, 0, heads, -1), True)
-        return opset.transpose(split, SWAPPED)
+        return self._by_heads(self._linear(x, name), heads)
+
+    def _by_heads(self, x: Node, heads: int) -> Node:
+        return opset.transpose(opset.reshape(x, i64(0, 0, heads, -1), True), SWAPPED)
 
     def _attended(self, q: Node, k: Node, v: Node, mask: Node | None, name: str) -> Node:
+        return self._linear(self._joined(q, k, v, mask), f"{name}.out_proj")
+
+    def _attention(self, q: Node, *, k: Node, v: Node, heads: int) -> Node:
+        return self._joined(self._by_heads(q, heads), k, v, None)
+
+    def _joined(self, q: Node, k: Node, v: Node, mask: Node | None) -> Node:
         out = opset.scaled_dot_product_attention(q, k, v, *([] if mask is None else [mask]))
-        rows = opset.reshape(opset.transpose(out, SWAPPED), i64(0, 0, self._sizes.width), True)
-        return self._linear(rows, f"{name}.out_proj")
+        return opset.reshape(opset.transpose(out, SWAPPED), i64(0, 0, self._sizes.width), True)
 
     def _feed_forward(self, x: Node, stem: str) -> Node:
         y = self._linear(self._norm(x, f"{stem}.final_layer_norm"), f"{stem}.fc1")

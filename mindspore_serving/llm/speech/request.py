@@ -10,7 +10,12 @@ from mindspore_serving.core.speech_messages import SpokenSegment, Transcribe
 from mindspore_serving.llm.sounds.decoding import Samples
 from mindspore_serving.llm.sounds.features import RATE, Sound
 from mindspore_serving.llm.speech.alignment import Aligner, with_words
-from mindspore_serving.llm.speech.decoding import TEMPERATURES, PieceDecoding, PieceText
+from mindspore_serving.llm.speech.decoding import (
+    TEMPERATURES,
+    PieceDecoding,
+    PieceText,
+    Searching,
+)
 from mindspore_serving.llm.speech.pieces import SoundPiece, cut
 from mindspore_serving.llm.speech.rules import Floats
 from mindspore_serving.llm.speech.settings import SpeechModel
@@ -105,6 +110,7 @@ class SpeechRequest:
             max_tokens=min(sizes.max_tokens // 2, sizes.max_tokens - len(prefix)),
             temperatures=[body.temperature] if body.temperature else TEMPERATURES,
             has_times=body.has_times,
+            searching=Searching(body.beam_size, body.patience, body.length_penalty),
         )
         return decoding, _Owner(self, reading)
 

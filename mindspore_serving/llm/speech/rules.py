@@ -26,23 +26,33 @@ class TokenChoice:
     logprob: float
 
 
+@dataclass(frozen=True, slots=True)
+class TokenRules:
+    """Rules for the token after those that are `written`."""
+
+    tokens: SpeechTokens
+    written: Sequence[int]
+    has_times: bool
+
+    def has_edits(self) -> bool:
+        return True
+
+    def edit(self, logits: Floats) -> None:
+        """Forbid tokens that may not follow, in place."""
+        _forbid(logits, self.written, self.tokens, has_times=self.has_times)
+        first = self.tokens.first_time
+        if self.has_times:
+            scores = np.exp(logits - logits.max())
+            if scores[first:].sum() > scores[:first].max():
+                logits[:first] = -np.inf
+
+
 def choose(
-    logits: Floats,
-    written: Sequence[int],
-    tokens: SpeechTokens,
-    *,
-    has_times: bool,
-    temperature: float,
-    random: np.random.Generator,
+    logits: Floats, rules: TokenRules, temperature: float, random: np.random.Generator
 ) -> TokenChoice:
-    """Choose the token after those that are `written`.  Changes `logits`."""
-    _forbid(logits, written, tokens, has_times=has_times)
+    """Choose the token by `rules`.  Changes `logits`."""
+    rules.edit(logits)
     scores = np.exp(logits - logits.max())
-    if has_times:
-        of_times = scores[tokens.first_time :].sum()
-        if of_times > scores[: tokens.first_time].max():
-            logits[: tokens.first_time] = -np.inf
-            scores[: tokens.first_time] = 0
     if temperature > 0:
         noise = random.gumbel(size=len(logits)).astype(np.float32)
         token = int(np.argmax(logits / np.float32(temperature) + noise))

@@ -1,11 +1,11 @@
-"""Computation of Whisper's graphs, and the memory of the sequences that are being decoded.
+"""Computation of Whisper's graphs, and the memory of the pieces that are being decoded.
 
-Sequences are the first rows of tables, so that a step reads a part of each table without copying.
-Keys and values of sound stay as they are while a sequence runs; those of tokens grow, for all rows
-at once, when a sequence needs more cells.
+A text has a row in tables, as each text of a beam search, so that a step reads a part of each table
+without copying.  Keys and values of sound stay as they are while a piece is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,14 +18,14 @@ from mindspore_serving.llm.runtimes.openvino.fusion import computes_integers_as_
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.processor import capabilities
+from mindspore_serving.llm.runtimes.openvino.seq2seq_slots import SequenceTables, Slot, sharing_of
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
-from mindspore_serving.llm.speech.graphs import PARTS, SpeechGraphs
+from mindspore_serving.llm.speech.graphs import SpeechGraphs
 from mindspore_serving.llm.speech.settings import SpeechModel, SpeechSizes
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Array: TypeAlias = npt.NDArray[Any]
 
-GRAIN = 64  # cells by which the tables of tokens grow
 MASKED = np.float32(-1e9)
 
 
@@ -35,8 +35,22 @@ def row_bytes(sizes: SpeechSizes) -> int:
     return 2 * 4 * sizes.decoder_layers * sizes.width * cells
 
 
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """New tokens of piece `key`: one of each of its texts.
+
+    In a beam search each continues the text of the step before that `parents` has.
+    """
+
+    key: int
+    tokens: Sequence[int]
+    parents: Sequence[int] = ()
+
+
 class SpeechRunner:
-    """Runner of encoder and decoder, with tables for `num_rows` sequences.  Used by one thread.
+    """Runner of encoder and decoder for up to `num_rows` texts at a time.  Used by one thread.
+
+    Pieces have keys, which `encode` gives; those that are done have to be dropped.
 
     Raises StartError: an option that does not apply, tensors that do not fit.
     """
@@ -50,8 +64,6 @@ class SpeechRunner:
         graphs = SpeechGraphs(weights, model.sizes)
         self.precision, self.num_rows = options.precision, num_rows
         self._sizes, self._alignment_heads = model.sizes, model.alignment_heads
-        self._kind = ov.Type.bf16 if options.precision == "bf16" else ov.Type.f32
-        self._dtype = np.uint16 if options.precision == "bf16" else np.float32
         encoder, decoder = graphs.encoder(), graphs.decoder()
         properties = options.properties(weights.constants.group)
         self._encoder = compile_graph(encoder, properties).create_infer_request()
@@ -60,139 +72,143 @@ class SpeechRunner:
         self._aligner: Any = None
         self._kept = weights.constants.kept
         sizes = model.sizes
-        width = sizes.width // sizes.decoder_heads
-        self._row_shape = (sizes.decoder_heads, width)
-        self._cells = GRAIN
-        self._tables: dict[str, Array] = {
-            f"{part}.{layer}": np.zeros(
-                (num_rows, sizes.decoder_heads, self._length(part), width), self._dtype
-            )
-            for part in PARTS
-            for layer in range(sizes.decoder_layers)
-        }
-
-    def _length(self, part: str) -> int:
-        return self._cells if part.startswith("self") else self._sizes.num_frames
+        self._tables = SequenceTables(
+            options.precision,
+            sizes.decoder_heads,
+            sizes.width // sizes.decoder_heads,
+            sizes.decoder_layers,
+            sizes.num_frames,
+        )
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all tables."""
-        return sum(table.nbytes for table in self._tables.values())
+        return self._tables.answers.num_bytes + self._tables.prompts.num_bytes
 
-    def encode(self, features: Floats, row: int) -> None:
-        """Compute the keys and values of a piece of sound for `row`."""
+    @property
+    def max_bytes(self) -> int:
+        """Bytes of all tables at most."""
+        return self.num_rows * row_bytes(self._sizes) // (2 if self.precision == "bf16" else 1)
+
+    def encode(self, features: Floats, key: int) -> None:
+        """Compute the keys and values of a piece of sound."""
         self._encoder.set_tensor("features", ov.Tensor(features[None]))
-        self._infer(self._encoder)
-        for part in PARTS[2:]:
-            for layer in range(self._sizes.decoder_layers):
-                name = f"{part}.{layer}"
-                self._tables[name][row] = self._bits(self._encoder, name)[0]
+        _infer(self._encoder)
+        slot, prompts = self._tables.find([key], is_new=True), self._tables.prompts
+        self._tables.fit(num_encoded=self._sizes.num_frames)
+        slot.num_encoded = self._sizes.num_frames
+        for number, name in self._names("cross"):
+            prompts.write(number, slot.source, 0, prompts.bits(self._encoder.get_tensor(name))[0])
 
-    def start(self, row: int, tokens: Sequence[int], rows: Sequence[int]) -> Floats:
-        """Compute the first tokens of `row`; return the logits after those at `rows`."""
+    def start(self, key: int, tokens: Sequence[int], rows: Sequence[int]) -> Floats:
+        """Compute the first tokens of a piece; return the logits after those at `rows`."""
         count = len(tokens)
-        self._grow(count)
+        slot = self._tables.find([key], is_new=False)
+        slot.rows, slot.num_decoded = slot.rows[:1], 0
         padded = -(-count // 4) * 4 if count <= 16 else -(-count // 32) * 32
         ids = np.zeros((1, padded), np.int32)
         ids[0, :count] = tokens
         positions = np.minimum(np.arange(padded, dtype=np.int32), self._sizes.max_tokens - 1)[None]
-        mask = np.full((1, 1, padded, self._cells + padded), MASKED, np.float32)
-        mask[..., self._cells :] = np.triu(np.full((padded, padded), MASKED), 1)
+        self._tables.arrange([slot])
+        self._tables.fit(num_decoded=count)
+        cells = self._tables.answers.num_cells
+        mask = np.full((1, 1, padded, cells + padded), MASKED, np.float32)
+        mask[..., cells:] = np.triu(np.full((padded, padded), MASKED), 1)
         arrays = {
             "ids": ids,
             "positions": positions,
             "mask": mask,
             "rows": np.array(rows, np.int32),
         }
-        return self._step(arrays, [(row, 0, count)])
+        return self._step(arrays, [(slot.rows[0], slot)], count)
 
-    def step(self, tokens: Sequence[int], lengths: Sequence[int]) -> Floats:
-        """Compute one token of each of the first rows; return the logits after it.
+    def step(self, pieces: Sequence[NewTokens]) -> list[Floats]:
+        """Compute new tokens; return the logits after those of each piece, [texts, V]."""
+        slots = [self._tables.find([piece.key], is_new=False) for piece in pieces]
+        for slot, piece in zip(slots, pieces, strict=True):
+            if piece.parents:
+                self._tables.follow(slot, piece.parents)
+        self._tables.arrange(slots)
+        self._tables.fit(num_decoded=1 + max(slot.num_decoded for slot in slots))
+        token_of = {
+            row: (token, slot)
+            for slot, piece in zip(slots, pieces, strict=True)
+            for row, token in zip(slot.rows, piece.tokens, strict=True)
+        }
+        lanes = [token_of[row] for row in range(len(token_of))]
+        lengths = np.array([slot.num_decoded for _, slot in lanes])[:, None]
+        cells = self._tables.answers.num_cells
+        mask = np.where(np.arange(cells + 1) < lengths, np.float32(0), MASKED)
+        mask[:, cells] = 0
+        arrays = {
+            "ids": np.array([[token] for token, _ in lanes], np.int32),
+            "positions": lengths.astype(np.int32),
+            "mask": mask[:, None, None],
+            "rows": np.arange(len(lanes), dtype=np.int32),
+        }
+        logits = self._step(arrays, [(row, slot) for row, (_, slot) in enumerate(lanes)], 1)
+        return [logits[slot.rows] for slot in slots]
 
-        `lengths` are the numbers of tokens before it.
-        """
-        count = len(tokens)
-        self._grow(max(lengths) + 1)
-        ids = np.array(tokens, np.int32)[:, None]
-        positions = np.array(lengths, np.int32)[:, None]
-        mask = np.zeros((count, 1, 1, self._cells + 1), np.float32)
-        for row, length in enumerate(lengths):
-            mask[row, ..., length : self._cells] = MASKED
-        spans = [(row, length, 1) for row, length in enumerate(lengths)]
-        rows = np.arange(count, dtype=np.int32)
-        arrays = {"ids": ids, "positions": positions, "mask": mask, "rows": rows}
-        return self._step(arrays, spans)
+    def drop(self, key: int) -> None:
+        """Free the memory of a piece."""
+        self._tables.drop([key])
 
-    def move(self, source: int, target: int) -> None:
-        """Copy the memory of a row to another."""
-        for table in self._tables.values():
-            table[target] = table[source]
-
-    def align(self, row: int, tokens: Sequence[int]) -> Floats:
-        """Return how the tokens of `row` attend to its frames: scores [heads, tokens, frames]."""
+    def align(self, key: int, tokens: Sequence[int]) -> Floats:
+        """Return how the tokens of a piece attend to its frames: scores [heads, tokens, frames]."""
         if self._aligner is None:
             graph = self._graphs.decoder(self._alignment_heads)
             self._aligner = compile_graph(graph, self._properties).create_infer_request()
         count = len(tokens)
         tensors = {
-            "ids": np.array([tokens], np.int32),
-            "positions": np.arange(count, dtype=np.int32)[None],
-            "mask": np.triu(np.full((1, 1, count, count), MASKED, np.float32), 1),
+            "ids": ov.Tensor(np.array([tokens], np.int32)),
+            "positions": ov.Tensor(np.arange(count, dtype=np.int32)[None]),
+            "mask": ov.Tensor(np.triu(np.full((1, 1, count, count), MASKED, np.float32), 1)),
         }
-        for name, array in tensors.items():
-            self._aligner.set_tensor(name, ov.Tensor(array))
-        for part in PARTS[2:]:
-            for layer in range(self._sizes.decoder_layers):
-                self._set_table(self._aligner, f"{part}.{layer}", slice(row, row + 1))
-        self._infer(self._aligner)
+        source = self._tables.find([key], is_new=False).source
+        for number, name in self._names("cross"):
+            tensors[name] = self._tables.prompts.tensor(number, source, source + 1)
+        _infer(self._aligner, tensors)
         scores: Floats = self._aligner.get_tensor("weights").data[0].copy()
         return scores
 
     def close(self) -> None:
         self._encoder = self._decoder = self._aligner = None
-        self._tables, self._kept = {}, []
+        self._kept = []
 
-    def _step(self, arrays: dict[str, Array], spans: Sequence[tuple[int, int, int]]) -> Floats:
-        """Compute tokens of adjacent rows; `spans` are row, first cell and number of each."""
-        chosen = slice(spans[0][0], spans[-1][0] + 1)
-        for name, array in arrays.items():
-            self._decoder.set_tensor(name, ov.Tensor(array))
-        for name in self._tables:
-            self._set_table(self._decoder, name, chosen)
-        self._infer(self._decoder)
-        for part in PARTS[:2]:
-            for layer in range(self._sizes.decoder_layers):
-                new = self._bits(self._decoder, f"new_{part}.{layer}")
-                table = self._tables[f"{part}.{layer}"]
-                for index, (row, begin, count) in enumerate(spans):
-                    table[row, :, begin : begin + count] = new[index, :, :count]
+    def _step(
+        self, arrays: dict[str, Array], lanes: Sequence[tuple[int, Slot]], count: int
+    ) -> Floats:
+        """Compute tokens of the first rows, of which the first `count` of each are kept."""
+        answers, prompts = self._tables.answers, self._tables.prompts
+        sources = [slot.source for _, slot in lanes]
+        num_sources, num_tokens = 1 + max(sources), arrays["ids"].shape[1]
+        arrays |= sharing_of(sources, num_sources, num_tokens)
+        tensors = {name: ov.Tensor(array) for name, array in arrays.items()}
+        for number, name in self._names("self"):
+            tensors[name] = answers.tensor(number, 0, len(lanes))
+        for number, name in self._names("cross"):
+            tensors[name] = prompts.tensor(number, 0, num_sources)
+        _infer(self._decoder, tensors)
+        rows, lengths = [row for row, _ in lanes], [slot.num_decoded for _, slot in lanes]
+        for number, name in self._names("self"):
+            bits = answers.bits(self._decoder.get_tensor(f"new_{name}"))
+            answers.write_all(number, rows, lengths, bits[:, :, :count])
+        for slot in {id(slot): slot for _, slot in lanes}.values():
+            slot.num_decoded += count
         logits: Floats = self._decoder.get_tensor("logits").data.copy()
         return logits
 
-    def _grow(self, needed: int) -> None:
-        if needed <= self._cells:
-            return
-        before, self._cells = self._cells, -(-needed // GRAIN) * GRAIN
-        heads, width = self._row_shape
-        for name, table in self._tables.items():
-            if name.startswith("self"):
-                grown = np.zeros((self.num_rows, heads, self._cells, width), self._dtype)
-                grown[:, :, :before] = table
-                self._tables[name] = grown
+    def _names(self, kind: str) -> Iterator[tuple[int, str]]:
+        """Iterate over tables of answers ("self") or sound: numbers, and names in the graphs."""
+        for layer in range(self._sizes.decoder_layers):
+            for part in range(2):
+                yield 2 * layer + part, f"{kind}_{('key', 'value')[part]}.{layer}"
 
-    def _set_table(self, request: Any, name: str, chosen: slice) -> None:
-        view = self._tables[name][chosen]
-        request.set_tensor(name, ov.Tensor(view, ov.Shape(list(view.shape)), self._kind))
 
-    def _bits(self, request: Any, name: str) -> Array:
-        tensor = request.get_tensor(name)
-        if self._kind == ov.Type.f32:
-            return np.asarray(tensor.data)
-        count = int(np.prod(tensor.shape))
-        return np.asarray(tensor.data).view(np.uint16).reshape(-1)[:count].reshape(tensor.shape)
-
-    def _infer(self, request: Any) -> None:
-        try:
-            request.infer()
-        except RuntimeError as error:
-            raise ServingError(f"openvino failed in a step: {error}") from error
+def _infer(request: Any, tensors: Mapping[str, Any] | None = None) -> None:
+    for name, tensor in (tensors or {}).items():
+        request.set_tensor(name, tensor)
+    try:
+        request.infer()
+    except RuntimeError as error:
+        raise ServingError(f"openvino failed in a step: {error}") from error

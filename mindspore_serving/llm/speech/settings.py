@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.file_check import is_speech_model
+from mindspore_serving.file_check import is_speech_file, is_speech_model
 from mindspore_serving.llm.checkpoint import ctranslate2
 from mindspore_serving.llm.checkpoint.model_files import (
     GENERATION_CONFIG,
@@ -14,6 +14,8 @@ from mindspore_serving.llm.checkpoint.model_files import (
     read_optional_json,
 )
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
+from mindspore_serving.llm.checkpoint.whisper_ggml import WhisperFile
+from mindspore_serving.llm.speech.suppressed import suppressed_tokens
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 ARCHITECTURE, MODEL_TYPE = "WhisperForConditionalGeneration", "whisper"
@@ -71,30 +73,43 @@ class SpeechModel:
 
 
 def is_speech(directory: str | Path) -> bool:
-    """Return whether a directory is a Whisper model, of Hugging Face or of CTranslate2."""
+    """Return whether a Whisper model is a directory of Hugging Face or CTranslate2, or a ggml file.
+
+    The file is one of whisper.cpp.
+    """
     directory = Path(directory)
     if not directory.is_dir():
-        return False
+        return is_speech_file(directory)
     is_here = find_config(directory).get("model_type") == MODEL_TYPE
     return is_here or is_speech_model(directory)
 
 
 def open_speech_model(directory: str | Path) -> SpeechModel:
-    """Read a directory.  Raises StartError naming the file and what is missing or wrong."""
+    """Read a directory, or a file of whisper.cpp.
+
+    Raises StartError naming the file and what is missing or wrong.
+    """
     directory = Path(directory)
-    tokenizer = Tokenizer.open(directory)
-    if is_speech_model(directory):
+    suppressed: tuple[Any, Any]
+    if is_speech_file(directory):
+        file = WhisperFile(directory)
+        checkpoint = Checkpoint(directory, config := file.config, file.tensors)
+        tokenizer, noted = Tokenizer.of(file.tokenizer), {}
+        suppressed = suppressed_tokens(tokenizer)
+    elif is_speech_model(directory):
+        tokenizer = Tokenizer.open(directory)
         config, tensors = ctranslate2.read_whisper(directory)
         checkpoint = Checkpoint(directory, config, tensors)
         noted = config["ctranslate2"]
-        never, not_first = noted.get("suppress_ids"), noted.get("suppress_ids_begin")
+        suppressed = noted.get("suppress_ids"), noted.get("suppress_ids_begin")
     else:
+        tokenizer = Tokenizer.open(directory)
         checkpoint = Checkpoint.open(directory)
         config = checkpoint.config
         noted = {**config, **read_optional_json(directory / GENERATION_CONFIG)}
-        never, not_first = noted.get("suppress_tokens"), noted.get("begin_suppress_tokens")
+        suppressed = noted.get("suppress_tokens"), noted.get("begin_suppress_tokens")
     sizes = _sizes(config)
-    tokens = _tokens(tokenizer, sizes, noted, (never or (), not_first or ()))
+    tokens = _tokens(tokenizer, sizes, noted, suppressed)
     heads = _heads(noted.get("alignment_heads"), sizes)
     return SpeechModel(checkpoint, sizes, tokens, tokenizer, heads)
 
@@ -131,7 +146,7 @@ def _tokens(
     tokenizer: Tokenizer,
     sizes: SpeechSizes,
     noted: Mapping[str, Any],
-    suppressed: tuple[Sequence[int], Sequence[int]],
+    suppressed: tuple[Sequence[int] | None, Sequence[int] | None],
 ) -> SpeechTokens:
     def find(*names: str) -> int:
         ids = (tokenizer.token_id(f"<|{name}|>") for name in names)
@@ -156,8 +171,8 @@ def _tokens(
         no_times=no_times,
         first_time=no_times + 1,
         languages={name.strip("<|>"): token_id for token_id, name in names.items() if name},
-        never=_ids(suppressed[0], sizes),
-        not_first=_ids(suppressed[1], sizes),
+        never=_ids(suppressed[0] or (), sizes),
+        not_first=_ids(suppressed[1] or (), sizes),
     )
 
 

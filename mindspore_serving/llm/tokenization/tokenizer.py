@@ -135,6 +135,13 @@ class Tokenizer:
         special_tokens = _special_tokens(directory)
         return cls(inner, special_tokens, ends, vocab_size=vocab_size, digest=digest)
 
+    @classmethod
+    def of(cls, settings: dict[str, Any]) -> "Tokenizer":
+        """Return the tokenizer that the content of a tokenizer.json describes."""
+        from tokenizers import Tokenizer as Inner
+
+        return cls(Inner.from_str(json.dumps(settings)))
+
     def encode(self, text: str, add_special: bool = True) -> list[int]:
         """Return the ids of `text`; `add_special` adds the special tokens of the model (<s>)."""
         # `encode` holds the GIL, for seconds if the text is a book; the batch call releases it.
@@ -195,6 +202,10 @@ class Tokenizer:
     def token_id(self, token: str) -> int | None:
         """Return the id of a token as the vocabulary spells it, None for an unknown token."""
         return cast("int | None", self._inner.token_to_id(token))
+
+    def special(self) -> list[tuple[int, str]]:
+        """Return the special tokens: their ids, and how the vocabulary spells them."""
+        return [(token_id, self.token(token_id) or "") for token_id in sorted(self._special_ids)]
 
     def is_special(self, token_id: int) -> bool:
         return token_id in self._special_ids

@@ -24,7 +24,8 @@ _OURS = frozenset(SAMPLING) - {"prompt_logprobs"}  # no server sends these in a 
 _ONLY_OURS = frozenset({
     "typical_p", "top_n_sigma", "xtc_probability", "xtc_threshold", "dry_multiplier", "dry_base",
     "dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers",
-    "mirostat", "mirostat_tau", "mirostat_eta", "text_bias",
+    "mirostat", "mirostat_tau", "mirostat_eta", "text_bias", "num_beams", "length_penalty",
+    "early_stopping", "no_repeat_ngram_size",
 })  # fmt: skip
 DIALECTS: Mapping[str, frozenset[str]] = {
     "openai": _STANDARD,

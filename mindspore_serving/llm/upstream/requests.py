@@ -86,6 +86,8 @@ def _changed(params: SamplingParams) -> Iterator[tuple[str, Any]]:
             continue
         if name == "xtc_threshold" and not params.xtc_probability:
             continue
+        if name in ("length_penalty", "early_stopping") and params.num_beams == 1:
+            continue
         if name.startswith("dry_") and not params.dry_multiplier:
             continue
         if name.startswith("mirostat_") and not params.mirostat:

@@ -1,16 +1,25 @@
 """Whisper's encoder and decoder against transformers, alone and together with other recordings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+import transformers
+from transformers.generation.logits_process import (
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
+    WhisperTimeStampLogitsProcessor,
+)
 
 from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.sounds.features import RATE, features_of, log_mel
+from mindspore_serving.llm.speech import request as requests_of_speech
 from mindspore_serving.llm.speech.batch import SpeechBatch
 from mindspore_serving.llm.speech.request import SpeechRequest
-from mindspore_serving.llm.speech.runner import SpeechRunner
+from mindspore_serving.llm.speech.runner import NewTokens, SpeechRunner
 from mindspore_serving.llm.speech.settings import is_speech, open_speech_model
 from tests.llm import hearing
 
@@ -63,7 +72,7 @@ def test_logits_after_any_number_of_tokens_are_those_of_transformers(
     tokens = [(7 * place) % 250 for place in range(count + 3)]
     runner.encode(features, 0)
     first = runner.start(0, tokens[:count], [0, count - 1])
-    later = [runner.step([tokens[count + i]], [count + i])[0] for i in range(3)]
+    later = [runner.step([NewTokens(0, [tokens[count + i]])])[0][0] for i in range(3)]
     expected = logits_of(reference, features, tokens)
     places = [0, count - 1, *range(count, count + 3)]
     assert np.abs(np.array([*first, *later]) - expected[places]).max() < 1e-4
@@ -76,7 +85,7 @@ def test_rows_of_different_lengths_are_computed_as_if_alone(runner, reference):
         runner.encode(features, row)
         runner.start(row, text, [len(text) - 1])
     for token in (11, 12, 13, 14, 15):  # the longest passes a step of the tables
-        logits = runner.step([token] * 3, [len(text) for text in texts])
+        logits = np.concatenate(runner.step([NewTokens(row, [token]) for row in range(3)]))
         for text in texts:
             text.append(token)
         expected = [
@@ -84,9 +93,22 @@ def test_rows_of_different_lengths_are_computed_as_if_alone(runner, reference):
             for features, text in zip(recordings, texts, strict=True)
         ]
         assert np.abs(logits - np.array(expected)).max() < 1e-4
-    runner.move(2, 0)
-    moved = runner.step([16], [len(texts[2])])
+    runner.drop(0)
+    (moved,) = runner.step([NewTokens(2, [16])])
     assert np.abs(moved[0] - logits_of(reference, recordings[2], [*texts[2], 16])[-1]).max() < 1e-4
+
+
+def test_texts_of_a_search_read_the_same_sound(runner, reference):
+    features = log_mel(sound(1), 80)
+    runner.encode(features, 5)
+    runner.start(5, [3, 4], [1])
+    runner.step([NewTokens(5, [7, 8, 9], [0, 0, 0])])
+    (logits,) = runner.step([NewTokens(5, [10, 11, 12], [2, 0, 2])])
+    texts = [[3, 4, 9, 10], [3, 4, 7, 11], [3, 4, 9, 12]]
+    expected = [logits_of(reference, features, text)[-1] for text in texts]
+    assert np.abs(logits - np.array(expected)).max() < 1e-4
+    runner.drop(5)
+    assert runner._tables.prompts.num_cells == runner._sizes.num_frames
 
 
 def transcribe(runner, model, recordings, **fields):
@@ -98,7 +120,7 @@ def transcribe(runner, model, recordings, **fields):
     ]
     texts = []
     for request in requests:
-        while not batch.has_room:
+        while not batch.has_room(fields.get("beam_size", 1)):
             batch.step()
         batch.encode(request.sound())
         request.language = request.language or batch.find_language()
@@ -130,6 +152,36 @@ def test_texts_of_a_batch_are_those_of_transformers(runner, model, reference):
         tokens = [int(token) for token in expected[0] if int(token) < model.tokens.end]
         assert text.written[: len(tokens)] == tokens
         assert len(text.written) == len(tokens) or len(tokens) >= 45
+
+
+@pytest.mark.parametrize("has_times", [False, True])
+def test_searched_texts_are_those_of_transformers(runner, model, reference, has_times, monkeypatch):
+    # Of random weights no text is likely enough.
+    monkeypatch.setattr(requests_of_speech, "TEMPERATURES", (0.0,))
+    recordings = [sound(seed) for seed in range(2)]
+    options = {"language": "de", "beam_size": 3, "length_penalty": 0.6}
+    model = replace(model, sizes=replace(model.sizes, max_tokens=48))  # half of them for a text
+    _, texts = transcribe(runner, model, recordings, has_times=has_times, **options)
+    tokens = model.tokens
+    never = [*tokens.never, tokens.no_times]
+    never += [] if has_times else range(tokens.first_time, model.sizes.vocab_size)
+    for samples, text in zip(recordings, texts, strict=True):
+        features = features_of(to_samples(samples).astype(np.float32) / 32768, 80)
+        begin = len(text.prefix)
+        rules = [
+            SuppressTokensLogitsProcessor(never),
+            SuppressTokensAtBeginLogitsProcessor(list(tokens.not_first), begin),
+            *([WhisperTimeStampLogitsProcessor(reference.generation_config, begin)] * has_times),
+        ]
+        # Whisper's own `generate` would go on behind the last time of the text.
+        expected = transformers.GenerationMixin.generate(
+            reference, torch.tensor(features)[None], decoder_input_ids=torch.tensor([text.prefix]),
+            max_new_tokens=model.sizes.max_tokens // 2, do_sample=False, num_beams=3,
+            length_penalty=0.6, logits_processor=rules, suppress_tokens=None,
+            begin_suppress_tokens=None,
+        )  # fmt: skip
+        answer = [token for token in expected[0].tolist()[begin:] if token != tokens.end]
+        assert text.written == answer
 
 
 def test_the_language_is_that_of_transformers(runner, model, reference):

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from mindspore_serving.llm.speech.rules import choose, likeliest_language, probability_of
+from mindspore_serving.llm.speech.rules import (
+    TokenRules,
+    choose,
+    likeliest_language,
+    probability_of,
+)
 from mindspore_serving.llm.speech.settings import SpeechTokens
 
 pytestmark = pytest.mark.torch
@@ -45,8 +50,8 @@ def theirs(written, logits):
 
 def ours(written, logits, **changes):
     values = {"has_times": True, "temperature": 0.0, **changes}
-    random = np.random.default_rng(1)
-    return choose(logits, written, TOKENS, random=random, **values)
+    rules = TokenRules(TOKENS, written, values["has_times"])
+    return choose(logits, rules, values["temperature"], np.random.default_rng(1))
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,7 @@ def test_a_temperature_draws_tokens_by_their_probabilities():
     base = np.full(SIZE, -30, np.float32)
     base[[7, 8]] = np.log([0.25, 0.75])
     for _ in range(2000):
-        chosen = choose(base.copy(), [1], TOKENS, has_times=False, temperature=1.0, random=random)
+        chosen = choose(base.copy(), TokenRules(TOKENS, [1], False), 1.0, random)
         counts[chosen.token] += 1
     assert counts[7] / 2000 == pytest.approx(0.25, abs=0.04)
     assert counts[7] + counts[8] == 2000

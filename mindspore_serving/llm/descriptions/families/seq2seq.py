@@ -41,6 +41,8 @@ SEQ2SEQ: dict[str, Seq2SeqFamily] = {
         RELATIVE, is_t5=True, separate_distances=True, scales_output=True
     ),
 }
+MULTILINGUAL = ("M2M100ForConditionalGeneration", "MBartForConditionalGeneration")
+"""Families with tokens of languages in prompts and answers."""
 
 RENAMED: tuple[tuple[str, str], ...] = (
     (r"^(shared|encoder|decoder)\.", r"model.\1."),

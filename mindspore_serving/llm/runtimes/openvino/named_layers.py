@@ -1,9 +1,11 @@
 """Layers of a graph by the names of their tensors: NAME.weight and NAME.bias."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from openvino import opset13 as opset
 
-from mindspore_serving.llm.runtimes.openvino.nodes import Node, i64
+from mindspore_serving.llm.runtimes.openvino.nodes import Node, i32, i64
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 SWAPPED = np.array([0, 2, 1, 3])  # [B, L, heads, d] <-> [B, heads, L, d]
@@ -25,6 +27,20 @@ class NamedLayers:
         y = self._weights.product(x, f"{name}.weight")
         bias = f"{name}.bias"
         return opset.add(y, self._vector(bias)) if self._weights.has(bias) else y
+
+    def _by_prompt(
+        self, x: Node, sharing: Sequence[Node], width: int, attend: Callable[[Node], Node]
+    ) -> Node:
+        """Let tokens [B, L, width] of the same prompt attend to it together.
+
+        `sharing` has the numbers of each prompt's tokens [prompts, n], where each token is among
+        them, and the ids of the tokens.
+        """
+        numbers, shared, ids = sharing
+        grouped = opset.gather(opset.reshape(x, i64(-1, width), False), numbers, i32(0))
+        flat = opset.reshape(attend(grouped), i64(-1, width), False)
+        shape = opset.concat([opset.shape_of(ids, "i64"), i64(width)], 0)
+        return opset.reshape(opset.gather(flat, shared, i32(0)), shape, False)
 
     def _vector(self, name: str) -> Node:
         return opset.reshape(self._weights.vector(name), i64(-1), False)

@@ -24,12 +24,15 @@ class RowTables:
         kind: precision in which they are stored, "bf16" or "f32".
         heads, width: of a table.
         num_layers: tables of keys, and as many of values.
+        grain: cells by which tables grow.
     """
 
-    def __init__(self, kind: str, heads: int, width: int, num_layers: int) -> None:
+    def __init__(
+        self, kind: str, heads: int, width: int, num_layers: int, grain: int = GRAIN
+    ) -> None:
         self._type = ov.Type.bf16 if kind == "bf16" else ov.Type.f32
         self._dtype = np.uint16 if kind == "bf16" else np.float32
-        self._shape = heads, width
+        self._shape, self._grain = (heads, width), grain
         self.num_rows = self.num_cells = 0
         self._tables = [self._zeros(0, 0) for _ in range(2 * num_layers)]
 
@@ -41,10 +44,11 @@ class RowTables:
     def fit(self, num_rows: int, lengths: Mapping[int, int], needed: int) -> None:
         """Make room for `num_rows` rows of `needed` cells.
 
-        `lengths` are the cells in use, by row; they are kept, other cells are not.
+        `lengths` are the cells in use, by row; they are kept, other cells are not.  New rows may
+        be among them.
         """
         needed = max(needed, 1, *lengths.values())
-        cells = -(-needed // GRAIN) * GRAIN
+        cells = -(-needed // self._grain) * self._grain
         is_small = self.num_cells < cells or self.num_rows < num_rows
         if not is_small and self.num_cells < _SPARE * cells:
             return
@@ -52,6 +56,8 @@ class RowTables:
         for number, table in enumerate(self._tables):
             grown = self._zeros(self.num_rows, cells)
             for row, length in lengths.items():
+                if row >= len(table):
+                    continue  # a new row, which is written later
                 grown[row, :, :length] = table[row, :, :length]
             self._tables[number] = grown
 
@@ -72,10 +78,20 @@ class RowTables:
         for table in self._tables:
             table[target, :, :length] = table[source, :, :length]
 
-    def swap(self, row: int, other: int, length: int) -> None:
-        """Exchange the first cells of two rows."""
-        for table in self._tables:
-            table[[row, other], :, :length] = table[[other, row], :, :length]
+    def bring_first(self, rows: Sequence[int], lengths: Mapping[int, int]) -> dict[int, int]:
+        """Exchange rows so that `rows` are the first ones.
+
+        `lengths` are the cells in use, by row.  Returns the new numbers of the rows that moved.
+        """
+        needed, moved = set(rows), dict[int, int]()
+        moving = (row for row in rows if row >= len(rows))
+        free = (row for row in range(len(rows)) if row not in needed)
+        for row, other in zip(moving, free, strict=False):
+            length = max(lengths.get(row, 0), lengths.get(other, 0))
+            for table in self._tables:
+                table[[row, other], :, :length] = table[[other, row], :, :length]
+            moved |= {row: other, other: row}
+        return moved
 
     def tensor(self, number: int, begin: int, end: int) -> ov.Tensor:
         """Return rows of a table as a tensor that shares its memory."""

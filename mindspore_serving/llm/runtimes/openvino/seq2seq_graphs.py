@@ -45,6 +45,10 @@ class Seq2SeqGraphs(NamedLayers):
     The input `seen` says what a token may attend to: [B, 1, tokens, cells] added to scores, or with
     relative positions the rows of the table of distances, [B, tokens, cells], with the first behind
     the table for cells that are masked.
+
+    Sequences that read the same prompt share its keys and values in cross attention: `sharing` are
+    the tokens of each prompt's sequences, [prompts, n] numbers of tokens of the step with any ones
+    at the end of a row, and `shared` where each token of the step is in it.
     """
 
     def __init__(self, checkpoint: Checkpoint, weights: OpenVINOWeights, spec: Seq2SeqSpec) -> None:
@@ -88,10 +92,12 @@ class Seq2SeqGraphs(NamedLayers):
         spec = self._spec
         ids, seen = self._tokens()
         positions = parameter("positions", ov.Type.i32, (-1, -1))
-        rows = parameter("rows", ov.Type.i32, (-1,))
+        rows, shared = (parameter(name, ov.Type.i32, (-1,)) for name in ("rows", "shared"))
+        sharing = parameter("sharing", ov.Type.i32, (-1, -1))
         shown = parameter("shown", ov.Type.f32, (-1, 1, 1, -1))
         is_relative = spec.family.positions == RELATIVE
-        inputs = [ids, seen, rows, shown, *([] if is_relative else [positions])]
+        inputs = [ids, seen, rows, shown, sharing, shared]
+        inputs += [] if is_relative else [positions]
         outputs: dict[str, Node] = {}
         x = self._embedded("decoder", ids, positions)
         for layer in range(spec.decoder_layers):
@@ -107,7 +113,7 @@ class Seq2SeqGraphs(NamedLayers):
                 stored = opset.convert(node, self._kind.get_type_name())
                 outputs[f"new_{part}.{layer}"] = stored
             stored = [opset.convert(caches[f"cross_{part}.{layer}"], "f32") for part in PARTS]
-            x = self._cross_attention(x, stem, shown, stored)
+            x = self._cross_attention(x, stem, shown, stored, (sharing, shared, ids))
             x = self._feed_forward(x, stem)
         flat = opset.gather(opset.reshape(x, i64(-1, spec.width), False), rows, i32(0))
         outputs["logits"] = self._logits(self._last_norm(flat, "decoder"))
@@ -157,11 +163,20 @@ class Seq2SeqGraphs(NamedLayers):
 
         return self._added(x, f"{stem}.self_attn_layer_norm", attend), new
 
-    def _cross_attention(self, x: Node, stem: str, shown: Node, stored: Sequence[Node]) -> Node:
+    def _cross_attention(
+        self, x: Node, stem: str, shown: Node, stored: Sequence[Node], sharing: Sequence[Node]
+    ) -> Node:
+        inner = self._spec.decoder_heads * self._spec.head_width
+
         def attend(y: Node) -> Node:
-            q = self._heads(y, f"{stem}.encoder_attn.q_proj")
             k, v = stored
-            return self._attended(q, k, v, shown, f"{stem}.encoder_attn")
+            rows = self._by_prompt(
+                self._linear(y, f"{stem}.encoder_attn.q_proj"),
+                sharing,
+                inner,
+                lambda q: self._attention(self._by_heads(q), k, v, shown),
+            )
+            return self._linear(rows, f"{stem}.encoder_attn.out_proj")
 
         return self._added(x, f"{stem}.encoder_attn_layer_norm", attend)
 
@@ -191,15 +206,20 @@ class Seq2SeqGraphs(NamedLayers):
         return super()._norm(x, name)
 
     def _heads(self, x: Node, name: str) -> Node:
+        return self._by_heads(self._linear(x, name))
+
+    def _by_heads(self, x: Node) -> Node:
         shape = i64(0, 0, self._spec.decoder_heads, self._spec.head_width)
-        return opset.transpose(opset.reshape(self._linear(x, name), shape, True), SWAPPED)
+        return opset.transpose(opset.reshape(x, shape, True), SWAPPED)
 
     def _attended(self, q: Node, k: Node, v: Node, mask: Node, name: str) -> Node:
+        return self._linear(self._attention(q, k, v, mask), f"{name}.out_proj")
+
+    def _attention(self, q: Node, k: Node, v: Node, mask: Node) -> Node:
         scale = f32(self._spec.attention_scale)
         out = opset.scaled_dot_product_attention(q, k, v, mask, scale)
         inner = self._spec.decoder_heads * self._spec.head_width
-        rows = opset.reshape(opset.transpose(out, SWAPPED), i64(0, 0, inner), True)
-        return self._linear(rows, f"{name}.out_proj")
+        return opset.reshape(opset.transpose(out, SWAPPED), i64(0, 0, inner), True)
 
     def _bias(self, seen: Node, stem: str) -> Node:
         """Return what T5 adds to scores, [B, heads, tokens, cells]: by distances and the mask."""

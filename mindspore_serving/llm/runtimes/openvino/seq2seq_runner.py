@@ -1,13 +1,13 @@
 """Runner of models with an encoder and a decoder, for the engine that runs decoders.
 
 A cache block holds a whole sequence: the cross keys and values of its prompt, and the keys and
-values of its answer.  A step encodes the prompts that are complete, together as far as their
-lengths are alike, computes the first tokens of their answers, and then a token of each other
-answer.
+values of its answer.  Answers to the same prompt share the former.  A step encodes the prompts that
+are complete, together as far as their lengths are alike, computes the first tokens of their
+answers, and then a token of each other answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,8 +25,12 @@ from mindspore_serving.llm.runtimes.openvino.fusion import computes_integers_as_
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
 from mindspore_serving.llm.runtimes.openvino.options import options_from
 from mindspore_serving.llm.runtimes.openvino.processor import capabilities
-from mindspore_serving.llm.runtimes.openvino.row_tables import RowTables
 from mindspore_serving.llm.runtimes.openvino.seq2seq_graphs import MASKED, PARTS, Seq2SeqGraphs
+from mindspore_serving.llm.runtimes.openvino.seq2seq_slots import (
+    SequenceTables,
+    Slot,
+    sharing_of,
+)
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.step import CacheMemory, Logits, Row, Step
 
@@ -36,24 +40,26 @@ _MEMORY_PART = 0.12  # of the memory, for keys and values
 _MAX_PADDING = 1.5  # tokens of prompts that are encoded together, with padding, by those without
 
 
-@dataclass(slots=True)
-class _Slot:
-    """A sequence: its row of the tables, and how many cells of it are used."""
-
-    row: int
-    prompt: list[int] = field(default_factory=list)
-    num_encoded: int = 0  # tokens of the prompt, once their cross keys and values are there
-    num_decoded: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Row `index` of a step, with its slot; `tokens` are those behind the prompt."""
 
     index: int
     row: Row
-    slot: _Slot
+    slot: Slot
     tokens: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        """Number of tokens of each answer."""
+        return 1 if self.row.parents else len(self.tokens)
+
+    @property
+    def lanes(self) -> list[tuple[int, Sequence[int]]]:
+        """Rows of the tables, each with its tokens."""
+        if self.row.parents:
+            return [(row, [token]) for row, token in zip(self.slot.rows, self.tokens, strict=True)]
+        return [(self.slot.rows[0], self.tokens)]
 
 
 def open_runner(directory: str | Path, config: EngineConfig) -> "Seq2SeqRunner":
@@ -71,8 +77,7 @@ def open_runner(directory: str | Path, config: EngineConfig) -> "Seq2SeqRunner":
 class Seq2SeqRunner:
     """A `Runner` whose blocks are sequences.
 
-    `max_prompt_len` and `max_answer_len` are limits of their own beside `max_model_len`, and
-    `answer_start` are the first tokens of the decoder, which belong to no answer.
+    `max_prompt_len` and `max_answer_len` are limits of their own beside `max_model_len`.
     """
 
     adapters = ()
@@ -91,6 +96,7 @@ class Seq2SeqRunner:
         self._kept = weights.constants.kept
         self.precision, self._spec = options.precision, spec
         self.vocab_size, self.answer_start = spec.vocab_size, spec.start
+        self.answer_end, self.bad_words = spec.end, spec.bad_words
         self.max_prompt_len = spec.max_positions
         self.max_answer_len = spec.max_positions - len(spec.start)
         self.max_model_len = self.block_size = 2 * spec.max_positions
@@ -100,8 +106,8 @@ class Seq2SeqRunner:
         self.num_blocks = max(1, min(config.max_num_seqs, budget // block_bytes))
         self.cache_memory = CacheMemory(block_bytes, reason="tables of keys and values by sequence")
         sizes = (options.precision, spec.decoder_heads, spec.head_width, spec.decoder_layers)
-        self._self, self._cross = RowTables(*sizes), RowTables(*sizes)
-        self._slots: dict[int, _Slot] = {}  # by block
+        self._slots = SequenceTables(*sizes)
+        self._self, self._cross = self._slots.answers, self._slots.prompts
         self._buckets: dict[bool, npt.NDArray[np.int32]] = {}
         if spec.family.positions == RELATIVE:
             self._buckets = {kind: spec.buckets(is_causal=kind) for kind in (False, True)}
@@ -114,20 +120,18 @@ class Seq2SeqRunner:
     def run(self, step: Step) -> Logits:
         """Compute `step`; see `Runner.run`."""
         for row in step.rows:
-            if len(row.blocks) != 1 or not 0 <= row.blocks[0] < self.num_blocks:
-                raise ServingError(f"a row has blocks {list(row.blocks)}, expected one")
+            has_room = len(row.blocks) >= max(1, len(row.parents))
+            if not has_room or not all(0 <= block < self.num_blocks for block in row.blocks):
+                raise ServingError(f"a row has blocks {list(row.blocks)}, expected one an answer")
         for source, target in step.copies:
-            self._copy(source, target)
+            self._slots.copy(source, target)
         parts = [part for part in map(self._take, step.rows, range(len(step.rows))) if part.tokens]
         following = [part for part in parts if part.slot.num_encoded]
         logits: dict[int, Logits] = {}  # by the index of the row
         self._start([part for part in parts if not part.slot.num_encoded], logits)
-        singles = [part for part in following if len(part.tokens) == 1]
-        self._arrange([part.slot for part in singles])
-        singles.sort(key=lambda part: part.slot.row)
-        self._decode(singles, logits)
+        self._decode([part for part in following if part.count == 1], logits)
         for part in following:
-            if len(part.tokens) > 1:
+            if part.count > 1:
                 self._decode([part], logits)
         if not logits:
             return np.empty((0, self.vocab_size), np.float32)
@@ -139,60 +143,16 @@ class Seq2SeqRunner:
     def close(self) -> None:
         """Free the model."""
         self._encoder = self._decoder = None
-        self._slots, self._kept = {}, []
+        self._kept = []
 
     def _take(self, row: Row, index: int) -> _Part:
         """Return what a row computes; its part of a prompt waits in its slot for the rest."""
-        block = row.blocks[0]
-        if row.start == 0:
-            self._slots.pop(block, None)
-        if block not in self._slots:
-            self._slots[block] = _Slot(self._free_row())
-        slot = self._slots[block]
+        slot = self._slots.find(row.blocks, is_new=row.start == 0)
+        if row.parents:
+            self._slots.follow(slot, row.parents)
         num_prompt = max(0, min(row.num_encoded - row.start, len(row.tokens)))
         slot.prompt += row.tokens[:num_prompt]
         return _Part(index, row, slot, row.tokens[num_prompt:])
-
-    # --- rows of the tables -------------------------------------------------------------------
-
-    def _free_row(self) -> int:
-        used = {slot.row for slot in self._slots.values()}
-        return next(row for row in range(self.num_blocks) if row not in used)
-
-    def _copy(self, source: int, target: int) -> None:
-        self._slots.pop(target, None)
-        origin = self._slots[source]
-        copied = self._slots[target] = _Slot(self._free_row(), origin.prompt[:])
-        self._fit()
-        copied.num_encoded, copied.num_decoded = origin.num_encoded, origin.num_decoded
-        self._self.copy(origin.row, copied.row, origin.num_decoded)
-        self._cross.copy(origin.row, copied.row, origin.num_encoded)
-
-    def _fit(self, num_decoded: int = 0, num_encoded: int = 0) -> None:
-        """Make room for all slots, and for rows of so many cells."""
-        slots = self._slots.values()
-        num_rows = 1 + max((slot.row for slot in slots), default=0)
-        decoded = {slot.row: slot.num_decoded for slot in slots if slot.num_decoded}
-        encoded = {slot.row: slot.num_encoded for slot in slots if slot.num_encoded}
-        self._self.fit(num_rows, decoded, num_decoded)
-        self._cross.fit(num_rows, encoded, num_encoded)
-
-    def _arrange(self, slots: Sequence[_Slot]) -> None:
-        """Move `slots` to the first rows."""
-        moving = [slot for slot in slots if slot.row >= len(slots)]
-        if not moving:
-            return
-        here = {id(slot) for slot in slots}
-        by_row = {slot.row: slot for slot in self._slots.values()}
-        free = (row for row in range(len(slots)) if id(by_row.get(row)) not in here)
-        for slot, row in zip(moving, free, strict=True):
-            other = by_row.get(row)
-            for table, name in ((self._self, "num_decoded"), (self._cross, "num_encoded")):
-                length = max(getattr(slot, name), getattr(other, name) if other else 0)
-                table.swap(slot.row, row, length)
-            if other is not None:
-                other.row = slot.row
-            slot.row = row
 
     # --- prompts ------------------------------------------------------------------------------
 
@@ -200,12 +160,12 @@ class Seq2SeqRunner:
         """Encode complete prompts, and compute the first tokens of their answers."""
         for group in _groups(starting):
             shown = self._encode([part.slot.prompt for part in group])
-            self._fit(num_encoded=shown.shape[-1])
+            self._slots.fit(num_encoded=shown.shape[-1])
             for number, name in self._names():
                 bits = self._cross.bits(self._encoder.get_tensor(name))
                 for part, row_bits in zip(group, bits, strict=True):
                     length = len(part.slot.prompt)
-                    self._cross.write(number, part.slot.row, 0, row_bits[:, :length])
+                    self._cross.write(number, part.slot.source, 0, row_bits[:, :length])
             for part in group:
                 part.slot.num_encoded, part.slot.prompt = len(part.slot.prompt), []
             self._compute(group, logits, shown, is_new=True)
@@ -230,13 +190,16 @@ class Seq2SeqRunner:
     # --- answers ------------------------------------------------------------------------------
 
     def _decode(self, parts: list[_Part], logits: dict[int, Logits]) -> None:
-        """Compute a token of each of the first rows, or several of a single one."""
+        """Compute a token of each answer of some slots, or several of a single one."""
         if not parts:
             return
-        self._fit(num_decoded=max(part.slot.num_decoded + len(part.tokens) for part in parts))
-        shown = np.full((len(parts), 1, 1, self._cross.num_cells), MASKED, np.float32)
-        for index, part in enumerate(parts):
-            shown[index, ..., : part.slot.num_encoded] = 0
+        self._slots.arrange([part.slot for part in parts])
+        needed = max(part.slot.num_decoded + part.count for part in parts)
+        self._slots.fit(num_decoded=needed)
+        num_sources = 1 + max(part.slot.source for part in parts)
+        shown = np.full((num_sources, 1, 1, self._cross.num_cells), MASKED, np.float32)
+        for part in parts:
+            shown[part.slot.source, ..., : part.slot.num_encoded] = 0
         self._compute(parts, logits, shown, is_new=False)
 
     def _compute(
@@ -244,46 +207,45 @@ class Seq2SeqRunner:
     ) -> None:
         """Run the decoder on rows with as many tokens each.
 
-        Rows that are new read the encoder's results; the others, which are adjacent, the tables.
+        Rows that are new read the encoder's results; the others, which are the first, the tables.
         """
-        count = len(parts[0].tokens)
-        cells = 0 if is_new else self._self.num_cells
-        lengths = [part.slot.num_decoded for part in parts]
+        lanes = [(*lane, part) for part in parts for lane in part.lanes]
+        if not is_new:
+            lanes.sort(key=lambda lane: lane[0])
+        count, cells = len(lanes[0][1]), 0 if is_new else self._self.num_cells
+        rows, lengths = [lane[0] for lane in lanes], [lane[2].slot.num_decoded for lane in lanes]
         positions = np.array(lengths, np.int32)[:, None] + np.arange(count, dtype=np.int32)
-        selected = [
-            index * count + offset
-            for index, part in enumerate(parts)
-            for offset in range(count - part.row.num_logits, count)
-        ]
+        sources = {id(part): index for index, part in enumerate(parts)}
+        if not is_new:
+            sources = {id(part): part.slot.source for part in parts}
+        selected = _selected(parts, rows, count)
         arrays = {
-            "ids": np.array([part.tokens for part in parts], np.int32),
+            "ids": np.array([lane[1] for lane in lanes], np.int32),
             "shown": shown,
             "seen": self._seen(positions, lengths, cells),
-            "rows": np.array(selected or [0], np.int32),
+            "rows": np.array(sum(selected, []) or [0], np.int32),
+            **sharing_of([sources[id(lane[2])] for lane in lanes], len(shown), count),
             **({} if self._buckets else {"positions": positions}),
         }
         tensors = {name: ov.Tensor(array) for name, array in arrays.items()}
-        begin = parts[0].slot.row
-        end = begin + len(parts)
         for number, name in self._names():
             if is_new:
-                tensors[f"self_{name}"] = self._self.empty(len(parts))
+                tensors[f"self_{name}"] = self._self.empty(len(lanes))
                 tensors[f"cross_{name}"] = self._encoder.get_tensor(name)
             else:
-                tensors[f"self_{name}"] = self._self.tensor(number, begin, end)
-                tensors[f"cross_{name}"] = self._cross.tensor(number, begin, end)
+                tensors[f"self_{name}"] = self._self.tensor(number, 0, len(lanes))
+                tensors[f"cross_{name}"] = self._cross.tensor(number, 0, len(shown))
         _infer(self._decoder, tensors)
-        self._fit(num_decoded=max(lengths) + count)
-        rows = [part.slot.row for part in parts]
+        self._slots.fit(num_decoded=max(lengths) + count)
         for number, name in self._names():
             bits = self._self.bits(self._decoder.get_tensor(f"new_{name}"))
             self._self.write_all(number, rows, lengths, bits)
         computed, offset = np.array(self._decoder.get_tensor("logits").data), 0
-        for part in parts:
+        for part, chosen in zip(parts, selected, strict=True):
             part.slot.num_decoded += count
-            if part.row.num_logits:
-                logits[part.index] = computed[offset : offset + part.row.num_logits]
-                offset += part.row.num_logits
+            if chosen:
+                logits[part.index] = computed[offset : offset + len(chosen)]
+                offset += len(chosen)
 
     def _names(self) -> Iterable[tuple[int, str]]:
         """Iterate over the tables: their numbers, and their names in the graphs."""
@@ -329,6 +291,17 @@ def _groups(starting: list[_Part]) -> Iterable[list[_Part]]:
             total += length
         yield group
         rest = rest[len(group) :]
+
+
+def _selected(parts: Sequence[_Part], rows: Sequence[int], count: int) -> list[list[int]]:
+    """Return the tokens of a step with `count` tokens a row whose logits each part needs."""
+    number_of = {row: number for number, row in enumerate(rows)}
+    selected = []
+    for part in parts:
+        begin = 0 if part.row.parents else count - part.row.num_logits
+        numbers = [number_of[row] for row, _ in part.lanes]
+        selected.append([n * count + offset for n in numbers for offset in range(begin, count)])
+    return selected
 
 
 def _infer(request: Any, tensors: Mapping[str, Any]) -> None:
