@@ -37,6 +37,15 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]]
              "num_experts_per_tok": CHOSEN, "layer_types": ["full_attention"] * 6},
         ),
     ),
+    "qwen3-moe": (
+        ("Qwen3", {**COMMON, "num_hidden_layers": 2, "intermediate_size": WIDE * CHOSEN}),
+        (
+            "Qwen3Moe",
+            {**COMMON, "num_hidden_layers": 2, "intermediate_size": WIDE,
+             "moe_intermediate_size": WIDE, "num_experts": EXPERTS, "num_experts_per_tok": CHOSEN,
+             "norm_topk_prob": True},
+        ),
+    ),
     "llama4": (
         ("Llama", {**COMMON, "intermediate_size": 2 * WIDE * CHOSEN}),
         (
@@ -62,12 +71,15 @@ MODELS: dict[str, tuple[tuple[str, dict[str, Any]], tuple[str, dict[str, Any]]]]
 }  # fmt: skip
 
 
-def directory(name: str, kind: str, form: str) -> Path:
-    """The checkpoint, written now if it is not there."""
+def directory(name: str, kind: str, form: str, *, hot: int = 0) -> Path:
+    """The checkpoint, written now if it is not there.
+
+    `hot` experts of a layer get more tokens than others, by longer rows of the router.
+    """
     family, settings = MODELS[name][kind == "mixture"]
-    target = PLACE / f"{name}-{kind}"
+    target = PLACE / f"{name}-{kind}{f'-{hot}-hot' if hot else ''}"
     if not target.exists():
-        _write(family, settings, target)
+        _write(family, settings, target, hot)
     if form == "float":
         return target
     quantised = target.with_name(f"{target.name}-{form}")
@@ -78,7 +90,7 @@ def directory(name: str, kind: str, form: str) -> Path:
     return quantised
 
 
-def _write(family: str, settings: dict[str, Any], target: Path) -> None:
+def _write(family: str, settings: dict[str, Any], target: Path, hot: int) -> None:
     import torch
     import transformers
 
@@ -89,6 +101,9 @@ def _write(family: str, settings: dict[str, Any], target: Path) -> None:
     for parameter in model.parameters():
         if parameter.dim() > 1:
             torch.nn.init.normal_(parameter, std=0.02)
+    for name, parameter in model.named_parameters():
+        if hot and name.endswith("mlp.gate.weight"):
+            parameter.data[: 2 * hot : 2] *= 4  # those that one of two ranks has by default
     model.save_pretrained(target)
 
 

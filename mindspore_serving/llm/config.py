@@ -101,28 +101,32 @@ class EngineConfig:
         "number of ranks, processes of this machine, over which every layer is cut; 1: not cut. "
         "`num_threads` and `kv_cache_memory` are those of all ranks together. Runtimes "
         "'openvino', 'torch' and 'mindspore', which on Ascend has a device for each rank.",
-        at_least=1,
-        at_most=option_checks.MAX_RANKS,
-        engines=("vllm",),
-        runtimes=_RANKED,
+        at_least=1, at_most=option_checks.MAX_RANKS, engines=("vllm",), runtimes=_RANKED,
         has_encoders=False,
-    )
+    )  # fmt: skip
     expert_parallel: bool = _option(
         False,
-        "hold whole experts on ranks of `tensor_parallel`, not parts of all; runtime 'mindspore'",
-        runtimes=("mindspore",),
-    )
+        "hold whole experts on ranks of `tensor_parallel`, not parts of all",
+        engines=("vllm",), runtimes=("openvino", "torch", "mindspore"), has_encoders=False,
+    )  # fmt: skip
+    expert_counts: str = _option(
+        "", "with `expert_parallel`: file of the tokens that experts got, which is written at the "
+        "end and every 10 minutes; a start places experts by it, so that ranks have as much to do",
+        runtimes=("openvino", "torch"), has_encoders=False,
+    )  # fmt: skip
+    expert_replicas: int = _option(
+        0, "experts of a layer that each rank has in addition: copies of the hottest by "
+        "`expert_counts`", at_least=0, at_most=1024, runtimes=("openvino", "torch"),
+        has_encoders=False,
+    )  # fmt: skip
     pipeline_parallel: int = _option(
         1,
         "number of stages, processes of this machine, that each hold some of the layers; 1: one "
         "process. `kv_cache_memory` is that of all stages together, `num_threads` that of each "
         "stage: with as many cores for every stage, they overlap. With `tensor_parallel`, each "
         "has that many ranks. The runtime 'mindir' needs files that are cut for as many ranks.",
-        at_least=1,
-        at_most=option_checks.MAX_RANKS,
-        runtimes=_RANKED,
-        has_encoders=False,
-    )
+        at_least=1, at_most=option_checks.MAX_RANKS, runtimes=_RANKED, has_encoders=False,
+    )  # fmt: skip
     stage_layers: str = _option(
         "",
         "layers of each stage in relation, as '10:22'; '': as many, or as fast as machines are",
@@ -370,6 +374,9 @@ class EngineConfig:
         )
         option_checks.check_steps(self.max_num_batched_tokens, self.max_num_seqs)
         option_checks.check_grid(self.tensor_parallel, self.pipeline_parallel)
+        option_checks.check_experts(
+            self.expert_counts, self.expert_replicas, is_on=self.expert_parallel
+        )
         option_checks.check_ngrams(self.min_ngram, self.max_ngram)
 
     def is_set(self, name: str) -> bool:

@@ -65,6 +65,17 @@ def check_grid(tensor_parallel: int, pipeline_parallel: int) -> None:
         )
 
 
+def check_experts(counts: str, replicas: int, *, is_on: bool) -> None:
+    """Raise InvalidInputs for options that need `expert_parallel`, which `is_on`, or each other."""
+    if counts and not is_on:
+        raise InvalidInputs(f"expert_counts is {counts!r}, which needs expert_parallel=True")
+    if replicas and not counts:
+        raise InvalidInputs(
+            f"expert_replicas is {replicas}, which needs expert_counts, the file that tells which "
+            "experts are the hottest"
+        )
+
+
 def check_ngrams(minimum: int, maximum: int) -> None:
     """Raise InvalidInputs for a range of lengths that is empty."""
     if maximum < minimum:

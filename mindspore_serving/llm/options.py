@@ -36,8 +36,8 @@ OF_SPEECH = (
 NOT_SEQ2SEQ = (
     "adapters", "max_loras", "draft", "mtp", "num_speculative_tokens", "pinned_prompts",
     "prefix_cache_dir", "prefix_cache_store", "tensor_parallel", "pipeline_parallel",
-    "expert_parallel", "stage_layers", "embeddings", "ranking", "deterministic", "memory",
-    "kv_cache_dtype",
+    "expert_parallel", "expert_counts", "expert_replicas", "stage_layers", "embeddings",
+    "ranking", "deterministic", "memory", "kv_cache_dtype",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ NAMES = {
     "kv_cache_dtype": "kv_cache_dtype",
     "quantization": "quantization",
     "tensor_parallel": "tensor_parallel_size",
+    "expert_parallel": "enable_expert_parallel",
     "enable_prefix_caching": "enable_prefix_caching",
 }
 """Our options that vLLM has as well, with its names."""

@@ -66,6 +66,8 @@ _COUNTERS = {
     "serving_llm_speculated_tokens_total": "num_draft_tokens",
     "serving_llm_accepted_tokens_total": "num_accepted_tokens",
     "serving_llm_forced_tokens_total": "num_forced_tokens",
+    "serving_llm_expert_tokens_total": "num_expert_tokens",
+    "serving_llm_expert_peak_tokens_total": "num_expert_tokens_peak",
 }
 _UPSTREAM = {  # metric -> field of an upstream's report
     "serving_upstream_requests_open": "open",

@@ -245,6 +245,17 @@ ENGINES = (
         "Accepted draft tokens that a grammar forced, each of which saved a step.",
         *SERVABLE,
     ),
+    _counter(
+        "llm_expert_tokens",
+        "Tokens that experts got, where ranks hold whole experts: of all layers and their experts.",
+        *SERVABLE,
+    ),
+    _counter(
+        "llm_expert_peak_tokens",
+        "Of these, those of the rank that got the most in each layer; with even ranks, all tokens "
+        "divided by the number of ranks.",
+        *SERVABLE,
+    ),
 )
 
 GENERATIONS = (

@@ -13,7 +13,7 @@ from mindspore_serving.llm.parallel.links import Links, create_memory
 from mindspore_serving.llm.parallel.messages import Compute, compute
 from mindspore_serving.llm.parallel.processes import connect_ranks
 from mindspore_serving.llm.runtimes import open_rank
-from mindspore_serving.llm.step import Logits, Step, Vectors
+from mindspore_serving.llm.step import EmbeddingRunner, Logits, Step, Vectors
 
 _DECODER = msgspec.msgpack.Decoder(Compute)
 
@@ -62,6 +62,10 @@ class Ranks:
     def release_blocks(self, blocks: Sequence[int]) -> None:
         for runner, thread in zip(self.runners, self._threads, strict=True):
             thread.submit(runner.release_blocks, blocks).result()
+
+    def each(self) -> Iterator[tuple[EmbeddingRunner, ThreadPoolExecutor]]:
+        """Every rank's runner and its thread, to do what all ranks do together."""
+        return zip(self.runners, self._threads, strict=True)
 
     def close(self) -> None:
         for runner, thread in zip(self.runners, self._threads, strict=True):

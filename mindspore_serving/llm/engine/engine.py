@@ -248,6 +248,8 @@ class Engine:
     def stats(self) -> EngineStats:
         """Return the present state of the engine, and sums since its start."""
         cache, memory = self.cache, self.memory
+        count_experts = getattr(self.runner, "count_experts", lambda: (0, 0))
+        num_expert_tokens, num_expert_tokens_peak = count_experts()
         return EngineStats(
             num_running=len(self._scheduler.running),
             num_waiting=len(self._scheduler.waiting),
@@ -268,6 +270,8 @@ class Engine:
             num_draft_tokens=self._speculation.num_draft_tokens,
             num_accepted_tokens=self._speculation.num_accepted,
             num_forced_tokens=self._speculation.num_forced,
+            num_expert_tokens=num_expert_tokens,
+            num_expert_tokens_peak=num_expert_tokens_peak,
             **cache.stored.counts(),
             **self.imports.counts(),
             **self.exports.counts(),

@@ -26,6 +26,8 @@ class EngineStats:
     num_draft_tokens: int = 0  # draft tokens verified, and how many were accepted
     num_accepted_tokens: int = 0
     num_forced_tokens: int = 0  # accepted ones that a grammar forced: they took no step
+    num_expert_tokens: int = 0  # that whole experts on ranks got, each in every layer
+    num_expert_tokens_peak: int = 0  # of these, of the rank that got the most of each layer
     num_disk_hits: int = 0  # tokens whose blocks were read from disk
     num_disk_misses: int = 0  # blocks that a prompt wanted and that were not there
     num_disk_errors: int = 0  # reads and writes that failed, and blocks that were damaged

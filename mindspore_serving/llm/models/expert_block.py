@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 Weight: TypeAlias = Any  # a handle of the runtime
 
 
@@ -56,9 +59,23 @@ class Expert:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldExperts:
+    """Some of a layer's experts, `numbers`, and the tokens that are computed with them here.
+
+    An expert is on `copies[expert]` ranks.  Token t is computed by the rank for which
+    `indices[expert, t % copies[expert]]` is the expert's index in `numbers`; for others it is -1.
+    """
+
+    numbers: tuple[int, ...]
+    copies: npt.NDArray[np.int32]
+    indices: npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
 class ExpertBlock:
     """A mixture of experts whose gate is silu, tanh GELU (`is_gelu`), clamped, or absent.
 
+    `experts` are all, or those that are `held`: then the output is the sum over these alone.
     `correction`, a number per expert, is added to the scores (after softmax or sigmoid) to choose
     experts, not to their weights.  Weights are multiplied by the chosen experts' `gains` at last.
     """
@@ -69,3 +86,4 @@ class ExpertBlock:
     gains: Weight | None = None
     clamp: Clamp | None = None
     is_gelu: bool = False
+    held: HeldExperts | None = None

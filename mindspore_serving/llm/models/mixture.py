@@ -1,5 +1,7 @@
 """Mixture-of-experts feed-forward block: a router chooses some experts for each token."""
 
+from collections.abc import Sequence
+
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions.architecture import SILU, Experts, ParallelMixture
 from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock
@@ -34,10 +36,11 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
         correction = ops.weight(
             f"{layer.architecture.names.layers}.{layer.index}.{names.correction}"
         )
-    experts = [_expert(layer, names, index) for index in range(mixture.num_experts)]
+    held = ops.held_experts(layer.index)
     latent = names.latent if mixture.is_latent else None
     x = layer.linear(h, latent[0], spec.mlp_bias) if latent else h
-    block = ExpertBlock(experts, mixture.routing, correction, clamp=mixture.clamp)
+    experts = _experts(layer, names, range(mixture.num_experts) if held is None else held.numbers)
+    block = ExpertBlock(experts, mixture.routing, correction, clamp=mixture.clamp, held=held)
     out = ops.moe(x, scores, block)
     out = layer.linear(out, latent[1], spec.mlp_bias) if latent else out
     return ops.add(out, _shared(layer, names, h)) if mixture.has_shared else out
@@ -55,12 +58,16 @@ def _dense_and_experts(
     gain, gains = ops.weight(prefix + names.router_gain), ops.weight(prefix + names.gains)
     router_input = ops.scale(ops.rms_norm(x, gain, spec.norm_eps), spec.hidden_size**-0.5)
     scores = layer.linear(router_input, experts.router, experts.router_bias)
-    all_experts = [_expert(layer, experts, index) for index in range(mixture.num_experts)]
+    all_experts = _experts(layer, experts, range(mixture.num_experts))
     expert_input = layer.norm(x, names.input_norm)
     out = ops.moe(
         expert_input, scores, ExpertBlock(all_experts, mixture.routing, gains=gains, is_gelu=True)
     )
     return ops.add(layer.norm(layer.mlp(h), names.dense_norm), layer.norm(out, names.output_norm))
+
+
+def _experts(layer: Layer, names: Experts, indices: Sequence[int]) -> list[Expert]:
+    return [_expert(layer, names, index) for index in indices]
 
 
 def _expert(layer: Layer, names: Experts, index: int) -> Expert:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.expert_block import ExpertBlock, HeldExperts
 from mindspore_serving.llm.models.spec_parts import Latent
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 
@@ -305,6 +305,10 @@ class Ops(Protocol):
         ...
 
     def gather_rows(self, x: Tensor, rows: Tensor) -> Tensor: ...
+
+    def held_experts(self, layer: int) -> HeldExperts | None:
+        """Return the experts of a layer that this rank has, None for all."""
+        return None
 
     def moe(self, x: Tensor, scores: Tensor, block: ExpertBlock) -> Tensor:
         """Compute a mixture of experts; `scores` are the router's output, [T, experts]."""

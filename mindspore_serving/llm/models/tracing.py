@@ -47,6 +47,9 @@ class TracingOps:
     def has_weight(self, name: str) -> bool:
         return self._has_weight(name)
 
+    def held_experts(self, layer: int) -> None:
+        return None
+
     def all_reduce(self, x: TracedCall) -> TracedCall:
         return x
 

@@ -17,6 +17,7 @@ its own (stages).  Ranks are numbered stage after stage; within a stage they sha
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel.links import Bytes, Links
@@ -52,10 +53,15 @@ class RankGroup:
 
     def minimum(self, number: int) -> int:
         """Return the minimum of the members' numbers."""
-        half = self.half
-        self.parts[half, self.rank, :8].view(np.int64)[0] = number
-        self.barrier(8)
-        return int(self.parts[half, :, :8].view(np.int64).min())
+        return int(self.gather(np.array([number], np.int64)).min())
+
+    def gather(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of every member, [members, numbers]; as many of each."""
+        half, size = self.half, numbers.nbytes
+        self.parts[half, self.rank, :size].view(np.int64)[:] = numbers
+        self.barrier(size)
+        gathered: npt.NDArray[np.int64] = self.parts[half, :, :size].view(np.int64).copy()
+        return gathered
 
     def barrier(self, num_bytes: int) -> None:
         """Notify the members that this rank's part, of `num_bytes`, is written; await theirs.

@@ -92,7 +92,11 @@ class ReleaseBlocks(Message, frozen=True, tag=16):
     blocks: list[int]
 
 
-ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks
+class GatherCounts(Message, frozen=True, tag=18):
+    """Gather the counts of tokens of experts, which all ranks do together."""
+
+
+ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks | GatherCounts
 FromRank: TypeAlias = Hello | Ready | Failed
 FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat
 

@@ -29,6 +29,7 @@ from mindspore_serving.llm.models.prediction import (
 )
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
+from mindspore_serving.llm.parallel.expert_counts import RankExperts
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, check_experts, cut_spec
 from mindspore_serving.llm.step import Features
@@ -39,7 +40,7 @@ class RankPart:
     """Part of a model that this process computes.
 
     `spec` has the sizes of this part.  `grid` has the ranks that share the model, `exchange` those
-    that share its layers.
+    that share its layers, and `experts` which of them has which expert, if that is whole.
     """
 
     spec: ModelSpec
@@ -47,6 +48,7 @@ class RankPart:
     checkpoint: Checkpoint
     grid: Grid | None = None
     exchange: RankExchange | None = None
+    experts: RankExperts | None = None
 
     @property
     def size(self) -> int:
@@ -77,8 +79,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             f"{directory} was calibrated, which scales the inputs of LoRA adapters: leave "
             "adapters and max_loras out, or quantise the model without --calibrate"
         )
-    if config.expert_parallel:
-        check_experts(spec, config.tensor_parallel)
+    mixture = check_experts(spec, config.tensor_parallel) if config.expert_parallel else None
     if spec.rope.axes and not config.max_images:  # all positions of a token are equal
         spec = replace(spec, rope=replace(spec.rope, axes=()))
     if config.mtp:
@@ -94,7 +95,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         return RankPart(spec, decoder, checkpoint)
     if spec.image_levels and config.max_images and grid.stages.size > 1:
         _check_images(spec, config)
-    stages, peers, exchange = grid.stages, grid.peers, None
+    stages, peers, exchange, experts = grid.stages, grid.peers, None, None
     part = spec
     if stages.size > 1:
         part = cut_layers(spec, stages.rank, stages.size, config.stage_layers)
@@ -105,7 +106,9 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
             checkpoint, spec, shard, splits_experts=not config.expert_parallel
         )
         part = cut_spec(part, peers.size)
-    return RankPart(part, decoder, checkpoint, grid, exchange)
+    if mixture is not None:
+        experts = RankExperts(mixture, part.layers, config, grid)
+    return RankPart(part, decoder, checkpoint, grid, exchange, experts)
 
 
 def _check_images(spec: ModelSpec, config: EngineConfig) -> None:

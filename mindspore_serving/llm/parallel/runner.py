@@ -11,8 +11,15 @@ from typing import TypeAlias, TypeVar, cast
 
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.expert_counts import RankExperts, experts_of
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, compute
+from mindspore_serving.llm.parallel.messages import (
+    Compute,
+    GatherCounts,
+    LoadRank,
+    ReleaseBlocks,
+    compute,
+)
 from mindspore_serving.llm.parallel.processes import Ranks, start_ranks
 from mindspore_serving.llm.step import (
     BestLogits,
@@ -26,6 +33,7 @@ from mindspore_serving.llm.step import (
 from mindspore_serving.process.channel import encode
 
 PATIENCE = 10.0  # seconds without a heartbeat after which a rank is lost
+GATHER_STEPS = 64  # steps between two gatherings of the counts of experts, at first fewer
 LOAD_PATIENCE = 120.0  # the same while it loads: reading from a slow disk stops the heartbeats
 
 T = TypeVar("T")
@@ -50,6 +58,7 @@ class ParallelRunner:
         self.rope_switch = local.rope_switch
         self.cache_memory = local.cache_memory
         self.max_best: int = getattr(local, "max_best", 0)
+        self._experts = experts_of(local)
         self._local = local
         self._links = links
         self._ranks = ranks
@@ -70,8 +79,19 @@ class ParallelRunner:
         self._send_to_ranks(ReleaseBlocks(list(blocks)))
         self._local.release_blocks(blocks)
 
+    def count_experts(self) -> tuple[int, int]:
+        """Return the tokens of experts, and those of the most loaded rank of every layer."""
+        if self._experts is None:
+            return 0, 0
+        if not self._experts.is_divided:
+            self._experts.gather()
+        return self._experts.loads()
+
     def close(self) -> None:
         """End all ranks; none has anything to finish."""
+        if self._experts is not None:
+            self.count_experts()
+            self._experts.save()
         self._ranks.close()
         self._links.close()
         self._local.close()
@@ -85,14 +105,23 @@ class ParallelRunner:
             self._num_steps += 1
             self._links.begin(self._num_steps)
             self._send_to_ranks(compute(self._num_steps, step, embeds=embeds, best=best))
-            return compute_local(step)
+            result = compute_local(step)
+            if self._experts is not None and _gathers(self._num_steps):
+                self._gather_counts(self._experts)
+            return result
         except Exception as error:
             is_refused = isinstance(error, ServingError) and not isinstance(error, RunnerLost)
             if is_refused and not self._links.has_exchanged:
                 raise  # the other ranks refuse the step as well
             raise self._lose(str(error)) from error
 
-    def _send_to_ranks(self, message: Compute | ReleaseBlocks) -> None:
+    def _gather_counts(self, experts: RankExperts) -> None:
+        if experts.is_divided:
+            self._send_to_ranks(GatherCounts())
+        experts.gather()
+        experts.save_at_intervals()
+
+    def _send_to_ranks(self, message: Compute | ReleaseBlocks | GatherCounts) -> None:
         frame = encode(message)
         for process in self._ranks.processes:
             try:
@@ -105,6 +134,11 @@ class ParallelRunner:
         self._lost = RunnerLost(f"all ranks have been ended: {text}{self._ranks.cause()}")
         self._ranks.close()
         return self._lost
+
+
+def _gathers(num_steps: int) -> bool:
+    """Return whether counts are gathered after so many steps: after 1, 2, 4, ... and then often."""
+    return num_steps % GATHER_STEPS == 0 or num_steps & (num_steps - 1) == 0
 
 
 def open_ranks(

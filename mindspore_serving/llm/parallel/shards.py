@@ -25,6 +25,7 @@ from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
 from mindspore_serving.llm.descriptions.architecture import Experts
 from mindspore_serving.llm.descriptions.families import FAMILIES
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.spec_parts import Mixture
 from mindspore_serving.llm.parallel.state_shards import cut_state, state_outputs, state_rows
 
 CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
@@ -131,8 +132,8 @@ def _cut_attention(spec: ModelSpec, size: int) -> ModelSpec:
     )
 
 
-def check_experts(spec: ModelSpec, size: int) -> None:
-    """Raise StartError unless `size` ranks can hold as many experts each."""
+def check_experts(spec: ModelSpec, size: int) -> Mixture:
+    """Return the model's mixture.  Raises StartError unless `size` ranks can have experts each."""
     if spec.mixture is None:
         raise StartError(
             f"expert_parallel is set, but {spec.architecture_name} has no experts: leave it out"
@@ -142,11 +143,12 @@ def check_experts(spec: ModelSpec, size: int) -> None:
             "expert_parallel is set, but tensor_parallel is 1: set it to the number of ranks that "
             "share the experts, or leave expert_parallel out"
         )
-    if spec.mixture.num_experts % size:
+    if spec.mixture.num_experts < size:
         raise StartError(
-            f"expert_parallel is set and tensor_parallel is {size}, expected a divisor of the "
-            f"model's {spec.mixture.num_experts} experts"
+            f"expert_parallel is set and tensor_parallel is {size}, expected at most "
+            f"{spec.mixture.num_experts}, the number of the model's experts"
         )
+    return spec.mixture
 
 
 class ShardedCheckpoint(Checkpoint):
@@ -232,7 +234,9 @@ class ShardedCheckpoint(Checkpoint):
         return _EXPERT.sub(".", self._layer.sub("", name.rpartition(".")[0]))
 
     def _is_bias_of_sum(self, name: str) -> bool:
-        return self._module(name) in self._added_once and not name.endswith(".weight")
+        module = self._module(name)
+        is_summed = module in self._added_once and module not in self._whole
+        return is_summed and not name.endswith(".weight")
 
     def cut_of(self, name: str, shape: tuple[int, ...]) -> Cut | None:
         """Return the cut of a tensor of that whole shape, None if the rank has all of it."""

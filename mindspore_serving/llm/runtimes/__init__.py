@@ -10,6 +10,7 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, RUNTIMES
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.options import check_encoder, check_runtime
+from mindspore_serving.llm.parallel.expert_counts import experts_of
 from mindspore_serving.llm.parallel.group import Grid, open_grid
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.msrun import check_size
@@ -53,6 +54,9 @@ def open_rank(
         check_fits(directory, links.num_local / links.size)
     grid = open_grid(links, config)
     stage = opener(directory, config, grid)
+    experts = experts_of(stage)
+    if experts is not None:
+        experts.forget()
     if config.pipeline_parallel == 1:
         return stage
     return StageRunner(stage, grid, overlaps=has_dedicated_cores(config, links.num_local))

@@ -15,8 +15,15 @@ from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
+from mindspore_serving.llm.parallel.expert_counts import experts_of
 from mindspore_serving.llm.parallel.links import Links
-from mindspore_serving.llm.parallel.messages import Compute, LoadRank, ReleaseBlocks, ToRank
+from mindspore_serving.llm.parallel.messages import (
+    Compute,
+    GatherCounts,
+    LoadRank,
+    ReleaseBlocks,
+    ToRank,
+)
 from mindspore_serving.llm.parallel.processes import LOST_STATUS
 from mindspore_serving.llm.runtimes import open_rank
 from mindspore_serving.llm.step import (
@@ -75,6 +82,11 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
         message = control.receive_next()
         if isinstance(message, ReleaseBlocks):
             runner.release_blocks(message.blocks)
+            continue
+        if isinstance(message, GatherCounts):
+            experts = experts_of(runner)
+            assert experts is not None
+            experts.gather()
             continue
         assert isinstance(message, Compute)
         _compute(runner, links, message)

@@ -20,6 +20,7 @@ import numpy as np
 
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.parallel.expert_counts import experts_of
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.ring import Ring, rows_at_once
 from mindspore_serving.llm.runtimes.layout import LimitedRunner, RunnerLimits, lay_out
@@ -76,6 +77,7 @@ class StageRunner(LimitedRunner):
         )
         self.hidden_size, self.rope_switch = stage.hidden_size, stage.rope_switch
         self._stage, self._width = stage, stage.width
+        self.experts = experts_of(stage)
         stages = grid.stages
         self._ring, self._size = Ring(stages), stages.size
         self._is_first, self._is_last = stages.rank == 0, stages.rank == stages.size - 1

@@ -40,6 +40,7 @@ def open_rank(directory: str | Path, config: EngineConfig, grid: Grid) -> RankGr
     target = find_target(config)
     config = rank_options(config)
     part = open_part(directory, config, grid)
+    _check_experts(part, config)
     everyone = grid.everyone
     num_local, size = everyone.links.num_local, everyone.size
     if num_local < size and (target.name == ASCEND or config.pipeline_parallel == 1):
@@ -77,6 +78,16 @@ def _open_rank(
     runner = RankGraphRunner(graphs, cache_limits(graphs, part, config), peers, thread)
     runner.warm_up()
     return runner
+
+
+def _check_experts(part: RankPart, config: EngineConfig) -> None:
+    """Raise StartError unless each rank has as many experts, as the graphs expect."""
+    mixture, size = part.spec.mixture, config.tensor_parallel
+    if config.expert_parallel and mixture is not None and mixture.num_experts % size:
+        raise StartError(
+            f"expert_parallel is set and tensor_parallel is {size}, expected a divisor of the "
+            f"model's {mixture.num_experts} experts for the runtime mindspore"
+        )
 
 
 def _check_devices(num_ranks: int) -> None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from openvino import opset13 as opset
-from openvino import opset17
+from openvino import opset15, opset17
 
-from mindspore_serving.llm.models.expert_block import Clamp, Routing
+from mindspore_serving.llm.models.expert_block import Clamp, HeldExperts, Routing
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, i32, i64, reshaped, swish
 
 Weights: TypeAlias = tuple[Node, ...]
@@ -131,6 +131,51 @@ def _gated(products: list[Node], clamp: Clamp | None) -> Node:
     up = opset.clamp(up, -clamp.limit, clamp.limit)
     gate = opset.multiply(gate, opset.sigmoid(opset.multiply(gate, f32(clamp.alpha))))
     return opset.multiply(opset.add(up, f32(1)), gate)
+
+
+class HeldRows(NamedTuple):
+    """Rows of the pairs of a token and one of its experts that a rank computes, any number of them.
+
+    `x` are the tokens' rows, each with one expert of the rank in `routed`, `tokens` [rows, 1].
+    """
+
+    x: Node
+    routed: Routed
+    tokens: Node
+
+
+def held_rows(x: Node, routed: Routed, held: HeldExperts) -> HeldRows:
+    """Gather the rows that a rank computes, so that a mixture of its experts has no others."""
+    scores, shares, chosen = routed
+    top_k, count = _top_k(chosen), len(held.numbers)
+    indices = reshaped(_held_indices(chosen, held), -1)
+    is_held = opset.greater_equal(indices, i32(0))
+    pairs = reshaped(opset.non_zero(is_held, "i32"), -1)
+    tokens = opset.divide(pairs, i32(top_k))
+    columns = opset.slice(scores, i64(0), i64(count), i64(1), i64(1))  # of which the shape counts
+    each = (
+        opset.gather(columns, tokens, i64(0)),
+        reshaped(opset.gather(reshaped(shares, -1), pairs, i64(0)), -1, 1),
+        reshaped(opset.gather(indices, pairs, i64(0)), -1, 1).output(0),
+    )
+    return HeldRows(opset.gather(x, tokens, i64(0)), each, reshaped(tokens, -1, 1))
+
+
+def sum_rows(out: Node, rows: HeldRows, x: Node) -> Node:
+    """Add the outputs of `rows` up by token; 0 for a token of `x` without rows."""
+    return opset15.scatter_nd_update(opset.multiply(x, f32(0)), rows.tokens, out, "sum")
+
+
+def _held_indices(chosen: Node, held: HeldExperts) -> Node:
+    """Return the index in `held` of each expert of each token, [T, k]; -1 on other ranks."""
+    width = held.indices.shape[1]
+    pairs = chosen
+    if width > 1:
+        count = opset.gather(opset.shape_of(chosen, "i32"), i32(0), i32(0))
+        tokens = opset.unsqueeze(opset.range(i32(0), count, i32(1), "i32"), i64(1))
+        turns = opset.floor_mod(tokens, opset.gather(opset.constant(held.copies), chosen, i64(0)))
+        pairs = opset.add(opset.multiply(chosen, i32(width)), turns)
+    return opset.gather(opset.constant(held.indices.reshape(-1)), pairs, i64(0))
 
 
 def route(

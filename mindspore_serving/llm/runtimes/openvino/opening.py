@@ -169,7 +169,7 @@ def _ops_of(
         "has_types": _has_bidirectional_images(part, config),
     }
     if sums is not None:
-        return OpenVINORankOps(weights, sums, **inputs)
+        return OpenVINORankOps(weights, sums, part.experts, **inputs)
     return OpenVINOOps(weights, keeps_latent=keeps_latent and not config.has_adapters, **inputs)
 
 

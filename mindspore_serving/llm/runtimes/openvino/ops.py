@@ -25,9 +25,13 @@ from mindspore_serving.llm.runtimes.openvino import heads, states
 from mindspore_serving.llm.runtimes.openvino.attention import TYPES, paged_attention
 from mindspore_serving.llm.runtimes.openvino.experts import (
     GroupedMixture,
+    Routed,
+    Weights,
     grouped_mixture,
+    held_rows,
     mixture,
     route,
+    sum_rows,
 )
 from mindspore_serving.llm.runtimes.openvino.fusion import block_of
 from mindspore_serving.llm.runtimes.openvino.latent import latent_attention
@@ -47,6 +51,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 )
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
+ROUTED = "routed"  # name of the output with the experts of the tokens
 HIDDEN = "hidden_in"  # name of the input; the output's is "hidden"
 STEP_INPUTS = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins")
 
@@ -67,6 +72,7 @@ class OpenVINOOps(heads.Headwise):
     ) -> None:  # fmt: skip
         self.parameters: dict[str, Node] = {}
         self._weights, self._keeps_latent = weights, keeps_latent
+        self.routed: list[Node] = []  # experts of the tokens by layer, where ranks have some each
         self.ports = AdapterPorts(self._add, weights.precision) if adapts else None
         names = ("token_ids", "positions", "rows", *([USES_LONG_ROPE] if switches else []))
         vectors = {name: self._parameter(name) for name in names}
@@ -96,7 +102,9 @@ class OpenVINOOps(heads.Headwise):
         return self.graph_of({"logits": logits, "hidden": hidden})
 
     def graph_of(self, outputs: Mapping[str, Node]) -> ov.Model:
-        """Return the graph of `outputs`, by name."""
+        """Return the graph of `outputs`, by name, and of the experts of the tokens."""
+        routed = {ROUTED: opset.concat(self.routed, 1)} if self.routed else {}
+        outputs = {**outputs, **routed}
         results = [opset.result(node) for node in outputs.values()]
         for result, name in zip(results, outputs, strict=True):
             result.output(0).get_tensor().set_names({name})
@@ -249,7 +257,15 @@ class OpenVINOOps(heads.Headwise):
             None if name is None else self._weights.vector(name)
             for name in (block.correction, block.gains)
         )
-        routed, scales_input = route(scores, block.routing, *vectors), block.routing.scales_input
+        routed = route(scores, block.routing, *vectors)
+        if block.held is None:
+            return self._mixture(x, weights, routed, block)
+        self.routed.append(routed[2])
+        rows = held_rows(x, routed, block.held)
+        return sum_rows(self._mixture(rows.x, weights, rows.routed, block), rows, x)
+
+    def _mixture(self, x: Node, weights: Weights, routed: Routed, block: ExpertBlock) -> Node:
+        scales_input = block.routing.scales_input
         if block.clamp is None and len(weights) == 3 and not scales_input:
             return mixture(x, weights, routed, self.gelu if block.is_gelu else self.silu)
         biases = tuple(

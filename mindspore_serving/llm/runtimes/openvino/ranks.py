@@ -11,8 +11,10 @@ import openvino as ov
 from openvino import opset13 as opset
 
 from mindspore_serving.errors import ServingError
+from mindspore_serving.llm.models.expert_block import HeldExperts
 from mindspore_serving.llm.models.ops import Weight
 from mindspore_serving.llm.parallel.exchange import RankExchange
+from mindspore_serving.llm.parallel.expert_counts import RankExperts
 from mindspore_serving.llm.runtimes.openvino.nodes import (
     Node,
     f32,
@@ -67,9 +69,14 @@ class Sum(ov.Op):  # type: ignore[misc]
 class OpenVINORankOps(OpenVINOOps):
     """`Ops` of one rank; embedding, head and logits have the rank's rows of the vocabulary."""
 
-    def __init__(self, weights: OpenVINOWeights, sums: RankSums, **inputs: Any) -> None:
+    def __init__(
+        self, weights: OpenVINOWeights, sums: RankSums, experts: RankExperts | None, **inputs: Any
+    ) -> None:
         super().__init__(weights, **inputs)
-        self._sums = sums
+        self._sums, self._experts = sums, experts
+
+    def held_experts(self, layer: int) -> HeldExperts | None:
+        return None if self._experts is None else self._experts.held_in(layer)
 
     def embedding(self, ids: Node, table: Weight) -> Node:
         rank_rows = self._sums.exchange.rows

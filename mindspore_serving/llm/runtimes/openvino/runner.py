@@ -20,7 +20,7 @@ from mindspore_serving.llm.runtimes.main_memory import read_main_memory
 from mindspore_serving.llm.runtimes.openvino.attention import BLOCK_SIZE
 from mindspore_serving.llm.runtimes.openvino.feed import Feed
 from mindspore_serving.llm.runtimes.openvino.lora import STEP_INPUTS, LoadedAdapters
-from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN
+from mindspore_serving.llm.runtimes.openvino.ops import HIDDEN, ROUTED
 from mindspore_serving.llm.runtimes.openvino.processor import capabilities
 from mindspore_serving.llm.runtimes.openvino.ranks import RankSums
 from mindspore_serving.llm.runtimes.openvino.repacking import releasing
@@ -63,8 +63,8 @@ class OpenVINORunner:
         self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base = base
-        self._part = part
-        self._sums = sums
+        self.experts = part.experts
+        self._part, self._sums = part, sums
         self._kept = weights.constants.kept  # memory of the compiled model's constants
         self._gathered = weights.gathered
         self._requests: list[Any] = [compiled.create_infer_request()]
@@ -159,6 +159,8 @@ class OpenVINORunner:
                 raise self._sums.error from error
             raise ServingError(f"openvino failed in a step: {error}") from error
         self._last = feed.request
+        if self.experts is not None and self.experts.layers:
+            self.experts.count(feed.request.get_tensor(ROUTED).data)
         return feed.request
 
     def read_block(self, block: int) -> memoryview:

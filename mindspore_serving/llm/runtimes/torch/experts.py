@@ -5,7 +5,7 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from mindspore_serving.llm.models.expert_block import ExpertBlock, Routing
+from mindspore_serving.llm.models.expert_block import ExpertBlock, HeldExperts, Routing
 
 Tensor: TypeAlias = torch.Tensor
 
@@ -34,6 +34,13 @@ def _of_best_groups(scores: Tensor, routing: Routing) -> Tensor:
     best = rating.topk(routing.top_groups, -1).indices
     is_excluded = torch.ones_like(rating, dtype=torch.bool).scatter(1, best, False)
     return grouped.masked_fill(is_excluded[..., None], -torch.inf).flatten(1)
+
+
+def held_indices(chosen: Tensor, held: HeldExperts) -> Tensor:
+    """Return the index in `held` of each expert of each token, [T, top_k]; -1 on other ranks."""
+    tokens = torch.arange(len(chosen))[:, None]
+    turns = tokens % torch.from_numpy(held.copies)[chosen]
+    return torch.from_numpy(held.indices)[chosen, turns]
 
 
 def run_expert(x: Tensor, block: ExpertBlock, index: int) -> Tensor:

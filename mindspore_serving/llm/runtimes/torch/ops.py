@@ -10,13 +10,14 @@ from typing import TypeAlias
 import torch
 from torch.nn import functional
 
-from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.expert_block import ExpertBlock, HeldExperts
 from mindspore_serving.llm.models.ops import AttentionSpec, Longer, Ops, latent_sizes
 from mindspore_serving.llm.models.state_rules import DeltaRule, SelectiveScan
 from mindspore_serving.llm.parallel.exchange import RankExchange
+from mindspore_serving.llm.parallel.expert_counts import RankExperts
 from mindspore_serving.llm.runtimes.torch.attention import Attention, TorchCache
 from mindspore_serving.llm.runtimes.torch.collectives import DeviceExchange
-from mindspore_serving.llm.runtimes.torch.experts import route, run_expert
+from mindspore_serving.llm.runtimes.torch.experts import held_indices, route, run_expert
 from mindspore_serving.llm.runtimes.torch.lora import AdapterTokens, TorchAdapters
 from mindspore_serving.llm.runtimes.torch.states import (
     StateCache,
@@ -57,10 +58,12 @@ class TorchOps(Ops):
         self._is_adapted = False  # the pass has adapters, or records which weights they may change
         self.specs: set[AttentionSpec] = set()  # of all attention that was computed
         self.last_hidden: Tensor | None = None  # of the last pass, [num_logits, H]
+        self.routed: list[Tensor] = []  # experts of the pass by layer, where ranks have some each
 
     def begin(self, current: TorchPass) -> None:
         """Start a pass with the slots and the attention of `current`."""
         self._pass = current
+        self.routed = []
         self._chosen = current.adapters
         self._is_adapted = bool(current.adapters) or self._adapters.used is not None
 
@@ -264,7 +267,12 @@ class TorchOps(Ops):
             weights = weights * block.gains.float()[chosen]
         weights = weights.to(x.dtype)
         out = torch.zeros_like(x)
+        if block.held is not None:
+            self.routed.append(chosen)
+            chosen = held_indices(chosen, block.held)
         for index in chosen.unique().tolist():
+            if index < 0:  # of another rank
+                continue
             tokens, ranks = (chosen == index).nonzero(as_tuple=True)
             weight = weights[tokens, ranks, None]
             if block.routing.scales_input:
@@ -289,10 +297,13 @@ class TorchRankOps(TorchOps):
 
     def __init__(
         self, weights: TorchWeights, caches: Caches, dtype: torch.dtype, adapters: TorchAdapters,
-        exchange: RankExchange,
+        shared: tuple[RankExchange, RankExperts | None],
     ) -> None:  # fmt: skip
         super().__init__(weights, caches, dtype, adapters)
-        self._exchange = exchange
+        self._exchange, self._experts = shared
+
+    def held_experts(self, layer: int) -> HeldExperts | None:
+        return None if self._experts is None else self._experts.held_in(layer)
 
     def embedding(self, ids: Tensor, table: Tensor) -> Tensor:
         rank_rows = self._exchange.rows

@@ -122,7 +122,8 @@ class TorchModel:
             kind, rank_kind = FusedOps, FusedRankOps
         if self.part is None or self.part.exchange is None:
             return kind(self.weights, caches, self.dtype, self.adapters)
-        ops = rank_kind(self.weights, caches, self.dtype, self.adapters, self.part.exchange)
+        shared = self.part.exchange, self.part.experts
+        ops = rank_kind(self.weights, caches, self.dtype, self.adapters, shared)
         ops.collectives = self.collectives
         return ops
 
@@ -166,6 +167,7 @@ class TorchRunner(LimitedRunner):
         )
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
+        self.experts = model.part.experts if model.part else None
         self.width = spec.hidden_size
         self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
@@ -309,7 +311,10 @@ class TorchRunner(LimitedRunner):
         inputs = DecoderInputs(
             token_ids, positions, rows, stage_input, uses_long_rope=uses_long_rope
         )
-        return self._decode(ops, replace(inputs, **self._of_images(layout)))
+        result = self._decode(ops, replace(inputs, **self._of_images(layout)))
+        if self.experts is not None and ops.routed:
+            self.experts.count(torch.cat(ops.routed, 1).numpy())
+        return result
 
     def _hidden_of(self, layout: Layout, hidden_states: Vectors | None) -> torch.Tensor | None:
         """Return the output of the stage before this one; zeros while weights are loaded."""
