@@ -56,6 +56,7 @@ COMPARED = {
         *CUT_STATES,
         *image_ranks.CUT,
         *image_ranks.CUT_ALIKE,
+        *image_ranks.HEARING,
     },
     GGUF: {*CONVERTED, *(LLAMA_CPP[family].name for family, _, _ in FILES.values())},
 }

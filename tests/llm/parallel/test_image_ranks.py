@@ -1,5 +1,7 @@
 """Models that take images over ranks and stages: vectors, pieces, positions, refusals."""
 
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
@@ -12,7 +14,7 @@ from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.parallel import exchange, ring
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Features, Row, Step
-from tests.llm import seeing
+from tests.llm import listening, seeing
 from tests.llm.rank_threads import ranks
 
 pytestmark = pytest.mark.torch
@@ -24,6 +26,7 @@ CUT = [
 ]  # fmt: skip
 # Cut as smolvlm, qwen2-vl, llava, llava-siglip and qwen3.5 are.
 CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision", "minicpm-v"]
+HEARING = ["qwen2-audio", "qwen2.5-omni"]
 IN_OPENVINO = ["qwen2-vl", "qwen3-vl", seeing.SEES_WHOLE]
 SMALL = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
@@ -90,12 +93,31 @@ def test_features_of_layers_are_added_by_the_first_stage(tmp_path, runtime, divi
     check(path, reference, runtime, monkeypatch, stage_layers="2:1", **division)
 
 
+@pytest.mark.parametrize(
+    ("kind", "division"),
+    [("qwen2.5-omni", {PIPELINE: 2}), *((kind, {TENSOR: 2}) for kind in HEARING)],
+)
+def test_ranks_and_stages_hear_as_transformers(tmp_path, kind, division, monkeypatch):
+    path = listening.build(tmp_path, kind)
+    with opened_over(path, "torch", monkeypatch, **division) as opened:
+        image = [seeing.image(1)] if kind in listening.SEEING else []
+        parts = ("Is ", listening.sound(1, 1.013), " of ", *image, "?")
+        listening.check(opened, listening.Reference(path, kind), parts, GREEDY)
+
+
 def check(path, reference, runtime, monkeypatch, **options):
+    with opened_over(path, runtime, monkeypatch, **options) as opened:
+        seeing.check(opened, reference, CHAT, GREEDY)
+
+
+@contextmanager
+def opened_over(path, runtime, monkeypatch, **options):
+    """Open a model with the runner of its first rank."""
     with ranks(path, 1, runtime, **SMALL, **options) as runner:
         monkeypatch.setattr(loader, "open_runners", lambda *_: (runner, None))
         opened = loader.open_model(path, runtime, make_config(SMALL))
         assert opened.engine.runner is runner
-        seeing.check(opened, reference, CHAT, GREEDY)
+        yield opened
 
 
 @pytest.mark.slow
