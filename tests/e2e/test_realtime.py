@@ -4,16 +4,22 @@ import base64
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from threading import Thread
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
 
+from mindspore_serving import server
 from mindspore_serving.core.resampling import resample
 from tests.e2e.harness import Calls, config, eventually, serving
 from tests.published import file_of, make_whisper
 from tests.speaking import samples_of, spoken, words_of
+from tests.waiting import PATIENCE
 
 # OpenAI's client connects without a `with` block.
 pytestmark = [
@@ -74,12 +80,12 @@ def write_down(client: openai.OpenAI, text: str) -> str:
 def test_live_speech_is_written_down(calls: Calls) -> None:
     url = f"http://127.0.0.1:{calls.http}/v1"
     free, limited = (openai.OpenAI(base_url=url, api_key=key) for key in (KEY, LIMITED))
-    requests = [(client, text) for client in (free, limited) for text in SENTENCES]
-    with free, limited, ThreadPoolExecutor(4) as pool:  # turns of all are computed together
+    requests = [*zip((free, limited), SENTENCES, strict=True)]
+    with free, limited, ThreadPoolExecutor(2) as pool:  # their turns are computed together
         written = list(pool.map(write_down, *zip(*requests, strict=True)))
     for (_, text), transcript in zip(requests, written, strict=True):
         assert SENTENCES[text] in words_of(transcript)
-    counted = b'serving_responses_total{code="101",protocol="openai"} 4'
+    counted = b'serving_responses_total{code="101",protocol="openai"} 2'
     headers = {"Authorization": f"Bearer {KEY}"}
     eventually(lambda: counted in calls.http_call("GET", "/metrics", headers=headers)[1])
 
@@ -92,3 +98,23 @@ def test_a_key_is_needed_and_the_document_has_the_route(calls: Calls) -> None:
     document = json.loads(calls.http_call("GET", "/openapi.json", headers=headers)[1])
     described = document["paths"]["/v1/realtime"]["get"]
     assert {"101", "426"} <= described["responses"].keys()
+
+
+def test_open_sessions_end_when_the_server_stops(calls: Calls) -> None:
+    url = f"ws://127.0.0.1:{calls.http}/v1/realtime"
+    with ExitStack() as stack:
+        sockets = []
+        for key in (KEY, LIMITED):  # one of a front end, one of the master
+            headers = {"Authorization": f"Bearer {key}"}
+            socket = stack.enter_context(connect(url, additional_headers=headers))
+            assert "session.created" in str(socket.recv(PATIENCE))
+            sockets.append(socket)
+        stopping = Thread(target=server.stop)
+        stopping.start()
+        for socket in sockets:
+            with pytest.raises(ConnectionClosed) as raised:
+                socket.recv(PATIENCE)
+            ended = raised.value.rcvd
+            assert ended is not None
+            assert (ended.code, ended.reason) == (1001, "the server is stopping")
+        stopping.join()
