@@ -59,6 +59,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
         super().__init__(config.adapters)
         self._unused = count(1 + len(self._numbers))
         self.leaving: set[int] = set()  # numbers of adapters removed but still in use
+        self.keys: dict[str, str] = {}  # of contents, by name, if workers have roles
 
     def __contains__(self, number: object) -> bool:
         return number in self._runner.adapters and number not in self.leaving
@@ -88,9 +89,10 @@ class EngineAdapters(AdapterNames, Collection[int]):
         except StartError as error:
             raise InvalidInputs(str(error)) from None
 
-    def add(self, name: str, changes: Changes) -> None:
+    def add(self, name: str, changes: Changes, key: str = "") -> None:
         """Let requests name the adapter `name`, in place of an adapter that had this name before.
 
+        `key` is that of its contents; "" if other workers need not know it.
         Raises Overloaded if too many are loaded.
         """
         before = self._numbers.get(name)
@@ -107,6 +109,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
         number = next(self._unused)
         cast(AdaptedRunner, self._runner).load_adapter(number, changes)
         self._numbers[name] = number
+        self.keys[name] = key
         if before is not None:
             self._leave(before)
 
@@ -115,6 +118,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
             raise InvalidInputs("adapters of a model over ranks stay loaded until it ends")
         number = self._numbers.get(name, 0)
         super().remove(name)
+        self.keys.pop(name, None)
         self._leave(number)
 
     def free(self) -> None:

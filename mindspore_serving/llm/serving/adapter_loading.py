@@ -6,12 +6,14 @@ A thread reads their files, and the engine takes them between two steps.
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from mindspore_serving import log
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.loader import OpenedModel
 from mindspore_serving.llm.serving.engine_loop import Loop
+from mindspore_serving.llm.storage.fingerprint import fingerprint, fingerprints_directory
 
 Source: TypeAlias = tuple[str, int]  # a directory, and a count that requests it to be reloaded
 Done: TypeAlias = Callable[[Mapping[str, ServingError]], None]
@@ -27,6 +29,7 @@ class AdapterLoading:
         self._command: Future[None] = Future()  # the last one
         adapters = opened.config.adapters.items()
         self._loaded: dict[str, Source] = {name: (str(path), 0) for name, path in adapters}
+        self._has_keys = False
 
     def set(self, requested: Mapping[str, Source], done: Done) -> None:
         """Load the adapters in `requested` and unload all other ones; may be called by any thread.
@@ -35,6 +38,15 @@ class AdapterLoading:
         adapter that had such a name before stays loaded.
         """
         self._thread.submit(self._set, requested, done)
+
+    def share_keys(self) -> None:
+        """Let the engine know the contents of its adapters, which other workers may have as well.
+
+        Called before anything is loaded.
+        """
+        self._has_keys = True
+        keys = {name: _key(path) for name, (path, _) in self._loaded.items()}
+        self._loop.submit(lambda engine: engine.adapters.keys.update(keys)).result()
 
     def close(self) -> None:
         """Stop loading, after the loop has ended."""
@@ -61,8 +73,9 @@ class AdapterLoading:
     def _load(self, name: str, source: Source, problems: dict[str, ServingError]) -> None:
         engine = self._engine
         try:
+            key = _key(source[0]) if self._has_keys else ""
             changes = engine.adapters.read(name, source[0])
-            self._run(lambda engine: engine.adapters.add(name, changes))
+            self._run(lambda engine: engine.adapters.add(name, changes, key))
             self._loaded[name] = source
         except ServingError as error:
             problems[name] = error
@@ -76,6 +89,10 @@ class AdapterLoading:
         """Run `command` on the engine's thread and wait for it."""
         self._command = self._loop.submit(command)
         self._command.result()
+
+
+def _key(path: str) -> str:
+    return fingerprint(Path(path), fingerprints_directory()).hex()
 
 
 def _remove(name: str, engine: Any) -> None:

@@ -46,9 +46,10 @@ class Worker:
     """An engine, and what it has said."""
 
     def __init__(self, directory):
-        options = {**OPTIONS, "adapters": {"a": directory.parent / "a"}}
+        options = {**OPTIONS, "adapters": {"a": directory.parent / "a"}, "max_loras": 3}
         opened = open_model(directory, "openvino", make_config(options))
         self.engine = AsyncEngine(opened, lambda: None)
+        self.engine.adapters.share_keys()
 
     def ask(self, request, sink=None):
         told = []
@@ -128,7 +129,8 @@ class Pair:
 def directory(tmp_path_factory):
     place = tmp_path_factory.mktemp("roles")
     model = chatty.build(place, context=1024)
-    lora_files.write(place / "a", lora_files.adapter(model, lora_files.ATTENTION, 1))
+    for seed, name in enumerate("ab", 1):
+        lora_files.write(place / name, lora_files.adapter(model, lora_files.ATTENTION, seed))
     return model
 
 
@@ -207,11 +209,33 @@ def test_short_prompts_and_those_with_logprobs_are_computed_here(pair):
     assert len(pair.caller.calls) == count
 
 
-def test_prompts_of_adapters_are_computed_here(pair):
-    count = len(pair.caller.calls)
+def test_prompts_of_adapters_are_computed_by_workers_with_the_same_adapter(pair):
     request = Generate(prompt=prompt(50), params=GREEDY, adapter="a")
-    assert texts(pair.answer(request)) == texts(pair.answer(request, pair.alone))
-    assert len(pair.caller.calls) == count
+    before, count = pair.stats().num_handoffs, len(pair.caller.calls)
+    adapted = pair.answer(request)
+    assert texts(adapted) == texts(pair.answer(request, pair.alone))
+    assert texts(adapted) != texts(pair.answer(Generate(prompt=prompt(50), params=GREEDY)))
+    assert len(pair.caller.calls) == count + 2  # without the adapter nothing was cached
+    pair.until(lambda: pair.stats().num_handoffs == before + 2)
+
+
+def test_a_prompt_of_an_adapter_that_the_other_lacks_is_computed_here(pair, directory):
+    first, second = (str(directory.parent / name) for name in "ab")
+    adapters, done = {"a": (first, 0), "b": (second, 1)}, []
+    pair.decode.engine.adapters.set(adapters, done.append)
+    pair.prefill.engine.adapters.set({**adapters, "b": (first, 1)}, done.append)
+    pair.until(lambda: len(done) == 2)
+    assert done == [{}, {}]
+    failed = pair.stats().num_handoffs_failed
+    request = Generate(prompt=prompt(52), params=GREEDY, adapter="b")
+    answer = texts(pair.answer(request))
+    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.decode.engine.handoffs._circuit = Circuit()
+    other = texts(pair.answer(Generate(prompt=prompt(52), params=GREEDY, adapter="a")))
+    assert answer != other
+    for worker in (pair.decode, pair.prefill):
+        worker.engine.adapters.set({"a": adapters["a"]}, done.append)
+    pair.until(lambda: len(done) == 4)
 
 
 def test_prompts_with_images_are_computed_here():
