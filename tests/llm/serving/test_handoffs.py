@@ -5,6 +5,7 @@ The messages between them, and workers that die, are in tests/e2e/test_roles.py.
 
 import os
 import threading
+from contextlib import closing
 from dataclasses import replace as dataclass_replace
 
 import msgspec
@@ -125,28 +126,37 @@ class Pair:
             worker.engine.close()
 
 
+def build(tmp_path_factory):
+    """Build a model and two adapters beside it; return its directory."""
+    root = tmp_path_factory.mktemp("roles")
+    model = chatty.build(root, context=1024)
+    for seed, name in enumerate("ab", 1):
+        lora_files.write(root / name, lora_files.adapter(model, lora_files.ATTENTION, seed))
+    return model
+
+
+def renewed(pair, monkeypatch):
+    """Return a pair without the faults of the last test."""
+    monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
+    pair.caller.fault, pair.caller.dropped = "", []
+    pair.decode.engine.handoffs._circuit = Circuit()
+    return pair
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    place = tmp_path_factory.mktemp("roles")
-    model = chatty.build(place, context=1024)
-    for seed, name in enumerate("ab", 1):
-        lora_files.write(place / name, lora_files.adapter(model, lora_files.ATTENTION, seed))
-    return model
+    return build(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def opened(directory):
-    pair = Pair(directory)
-    yield pair
-    pair.close()
+    with closing(Pair(directory)) as pair:
+        yield pair
 
 
 @pytest.fixture
 def pair(opened, monkeypatch):
-    monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
-    opened.caller.fault, opened.caller.dropped = "", []
-    opened.decode.engine.handoffs._circuit = Circuit()
-    return opened
+    return renewed(opened, monkeypatch)
 
 
 def prompt(seed):
