@@ -1,19 +1,23 @@
 """A simulation of language models on many replicas, with the decision modules of the master.
 
-Real are `StreamBalancer`, `PrefixMap` and `decide_retry`; links, engines and time are simulated.
-An engine runs steps: each has the next token of all its sequences, and pieces of prompts within a
-budget.  A replica that is lost is back, with an empty cache, after `Plan.restart` seconds.
+Real are `StreamBalancer`, `PrefixMap`, `decide_retry` and, with roles, `is_worth_handoff`; links,
+engines and time are simulated.  An engine runs steps: each has the next token of all its sequences,
+and pieces of prompts within a budget.  A replica that is lost is back, with an empty cache, after
+`Plan.restart` seconds.
 """
 
 import heapq
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from time import process_time
 from typing import Any, cast
 
+from benchmarks.fleet_plan import BLOCK, Costs, Plan
 from mindspore_serving.core.prefixes import PrefixMap
+from mindspore_serving.llm.engine.handoff_choice import is_worth_handoff
+from mindspore_serving.llm.serving.handoffs import CACHE_SHARE
 from mindspore_serving.master.request import (
     NO_REQUEST,
     PendingPart,
@@ -23,36 +27,6 @@ from mindspore_serving.master.request import (
 from mindspore_serving.master.streamed import StreamBalancer
 
 CHUNK = 64  # tokens of a hash, as `PrefixMap` counts token ids
-
-
-@dataclass(frozen=True, slots=True)
-class Costs:
-    """Seconds: of the master for a request and a reply; of a step, a sequence in it, a token."""
-
-    dispatch: float = 0.0
-    reply: float = 0.0
-    step: float = 0.0
-    sequence: float = 0.0
-    prompt: float = 0.0  # of a token that is computed
-    fetch: float = 0.0  # of a token that is read from the store
-    transfer: float = 0.0  # of a token that moves from prefill to decode
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How replicas are used; with `num_prefill` the others only decode."""
-
-    name: str
-    num_replicas: int
-    num_prefill: int = 0
-    has_store: bool = False
-    has_prefixes: bool = True
-    num_masters: int = 1
-    max_running: int = 16
-    budget: int = 512  # tokens of a step
-    cache_tokens: int = 60_000  # of a replica
-    restart: float = 20.0
-    price: float = 0.05  # of a replica, an hour
 
 
 @dataclass(slots=True, eq=False)
@@ -74,10 +48,11 @@ class Turn:
 
 @dataclass(slots=True, eq=False)
 class Part(PendingPart):
-    """A turn at a replica."""
+    """A turn at a replica, or the prompt of another part that a replica computes."""
 
     turn: Turn = field(default_factory=lambda: Turn((), 0, 1, 0.0))
-    is_decode: bool = False  # its prompt was computed elsewhere
+    num_moved: int = 0  # tokens that another replica has computed, or is to
+    source: "tuple[Replica, int, Part] | None" = None  # of a prompt: who waits, in which epoch
 
 
 class Master:
@@ -114,22 +89,51 @@ class Replica:
         self.num_steps = 0
         self.is_busy = False
         self.cache: OrderedDict[int, None] = OrderedDict()
+        self.handed_off: set[Part] = set()  # whose prompts other replicas compute
 
     def send_work(self, parts: Sequence[Part], now: float, _: object) -> None:
         """As `Link.send_work`: prompts come after what is read from the store."""
         costs = self.fleet.costs
         for part in parts:
             turn = part.turn
-            wait = turn.num_tokens * costs.transfer
-            if not part.is_decode:
-                known = _shared(turn.hashes, self.cache) * CHUNK
-                stored = known
-                if self.fleet.plan.has_store and costs.fetch < costs.prompt:
-                    stored = max(known, _shared(turn.hashes, self.fleet.store) * CHUNK)
-                turn.num_cached, turn.num_fetched = known, stored - known
-                turn.left = max(1, turn.num_tokens - stored)
-                wait = turn.num_fetched * costs.fetch
+            known = _shared(turn.hashes, self.cache) * CHUNK
+            stored = known
+            if self.fleet.plan.has_store and costs.fetch < costs.prompt:
+                stored = max(known, _shared(turn.hashes, self.fleet.store) * CHUNK)
+            turn.num_cached, turn.num_fetched = known, stored - known
+            turn.left = max(1, turn.num_tokens - stored)
+            wait = turn.num_fetched * costs.fetch
+            if self.fleet.plan.num_prefill and part.source is None and self.hand_off(now, part):
+                continue
             self.fleet.at(now + wait, self.enqueue, part, self.epoch)
+
+    def hand_off(self, now: float, part: Part) -> bool:
+        """Let another replica compute a prompt; return whether that is worth it."""
+        turn, plan = part.turn, self.fleet.plan
+        ahead = sum(other.num_moved for other in self.handed_off) // BLOCK
+        num_blocks = (turn.left - 1) // BLOCK
+        is_worth = num_blocks and is_worth_handoff(
+            num_blocks,
+            num_streams=len(self.running) + len(self.handed_off),
+            num_ahead=ahead,
+            costs=self.fleet.handoff_costs,
+        )
+        if not is_worth or num_blocks + ahead > plan.cache_tokens // BLOCK // CACHE_SHARE:
+            self.fleet.num_local += 1
+            return False
+        self.fleet.num_handed_off += 1
+        part.num_moved = num_blocks * BLOCK
+        self.handed_off.add(part)
+        self.fleet.send_prompt(now, part, self)
+        return True
+
+    def take_back(self, now: float, part: Part, epoch: int, num_tokens: int) -> None:
+        """Go on with a part of whose prompt `num_tokens` have come, or 0 after a failure."""
+        if epoch == self.epoch:  # else it was retried
+            self.handed_off.remove(part)
+            part.num_moved = num_tokens
+            part.turn.left = max(1, part.turn.left - num_tokens)
+            self.enqueue(now, part, epoch)
 
     def enqueue(self, now: float, part: Part, epoch: int) -> None:
         if epoch != self.epoch:
@@ -154,8 +158,6 @@ class Replica:
                 self.started = self.waiting.popleft()
                 self._find_cached(self.started)
             part = self.started
-            if part.is_decode:
-                part.turn.left = 0
             piece = min(part.turn.left, budget - tokens)
             part.turn.left -= piece
             tokens += piece
@@ -174,7 +176,7 @@ class Replica:
         """Leave out what another prompt has computed while this one waited."""
         turn = part.turn
         known = _shared(turn.hashes, self.cache) * CHUNK
-        if not part.is_decode and known > turn.num_cached + turn.num_fetched:
+        if known > turn.num_cached + turn.num_fetched + part.num_moved:
             turn.num_cached, turn.num_fetched = known, 0
             turn.left = max(1, turn.num_tokens - known)
 
@@ -193,19 +195,20 @@ class Replica:
         self.step(now, epoch)
 
     def begin(self, sent: float, part: Part) -> None:
-        """Send the first token of a prompt that is computed, or begin to decode."""
+        """Send the first token of a prompt that is computed, or its blocks."""
         turn = part.turn
-        if not part.is_decode:
-            self.keep(turn.hashes)
-            if self.fleet.plan.has_store:
-                self.fleet.store.update(dict.fromkeys(turn.hashes))
-            turn.first = sent
-            part.has_replied = True
-            if self.fleet.plan.num_prefill and turn.num_answer > 1:
-                self.release(part)
-                self.fleet.send(sent, turn, is_decode=True)
-                return
-        left = turn.num_answer - 1 + part.is_decode
+        self.keep(turn.hashes)
+        if self.fleet.plan.has_store:
+            self.fleet.store.update(dict.fromkeys(turn.hashes))
+        if part.source is not None:
+            self.release(part)
+            replica, epoch, waiting = part.source
+            when = sent + waiting.num_moved * self.fleet.costs.transfer
+            self.fleet.at(when, replica.take_back, waiting, epoch, waiting.num_moved)
+            return
+        turn.first = sent
+        part.has_replied = True
+        left = turn.num_answer - 1
         if left < 1:
             self.finish(sent, part)
         else:
@@ -220,7 +223,7 @@ class Replica:
 
     def release(self, part: Part) -> None:
         """Let the balancer count a stream less."""
-        balancer = self.master.balancers[part.is_decode]
+        balancer = self.master.balancers[part.source is None]
         balancer.on_answers(cast(Any, self), [(part, LAST)])
 
     def keep(self, hashes: Iterable[int]) -> None:
@@ -253,6 +256,8 @@ class Fleet:
         self.gaps: Counter[int] = Counter()  # milliseconds between two tokens of a sequence
         self.store: dict[int, None] = {}
         self.num_retried = self.num_failed = 0
+        self.handoff_costs = costs.handoff()
+        self.num_handed_off = self.num_local = 0  # prompts of replicas that decode
         self.num_decisions, self.decision_seconds = 0, 0.0
         self.on_answered: Callable[[float, Turn], None] = lambda now, turn: None
         replicas = [Replica(self, number) for number in range(plan.num_replicas)]
@@ -260,9 +265,7 @@ class Fleet:
         for number in range(plan.num_masters):
             mine = replicas[number :: plan.num_masters]
             num_prefill = -(-plan.num_prefill // plan.num_masters)
-            prompts = mine[:num_prefill] or mine
-            decodes = mine[num_prefill:] if num_prefill else mine
-            master = Master(prompts, decodes)
+            master = Master(mine[:num_prefill], mine[num_prefill:])
             for replica in mine:
                 replica.master = master
             self.masters.append(master)
@@ -288,7 +291,7 @@ class Fleet:
         replica.epoch += 1
         running = [part for _, _, part in replica.running] + replica.computed
         running += [replica.started] if replica.started else []
-        waiting = list(replica.waiting)
+        waiting = [*replica.waiting, *replica.handed_off]
         master.prefixes.remove(cast(Any, replica))
         for balancer, links in zip(master.balancers, (master.prompts, master.decodes), strict=True):
             if replica in links:
@@ -308,7 +311,7 @@ class Fleet:
         for balancer, links, takes in zip(
             master.balancers,
             (master.prompts, master.decodes),
-            (is_prefill or not self.plan.num_prefill, not is_prefill),
+            (is_prefill, not is_prefill),
             strict=True,
         ):
             if takes and replica not in links:
@@ -319,29 +322,45 @@ class Fleet:
     def retry(self, now: float, part: Part, *, was_running: bool) -> None:
         """Decide as the master does; a client whose stream has begun asks again."""
         turn = part.turn
+        if part.source is not None:  # the replica that waits for the prompt computes it
+            replica, epoch, waiting = part.source
+            replica.take_back(now, waiting, epoch, 0)
+            return
         if decide_retry(part, was_running=was_running, can_retry=True) is RetryDecision.FAIL:
             self.num_failed += 1
         else:
             self.num_retried += 1
-        self.send(now, turn, is_decode=False)
+        self.send(now, turn)
 
     def _arrive(self, now: float, turn: Turn) -> None:
         master = self.masters[turn.chat % len(self.masters)]
-        self.at(master.enter(now, self.costs.dispatch), self._dispatch, turn)
+        self.at(master.enter(now, self.costs.dispatch), self.send, turn)
 
-    def _dispatch(self, now: float, turn: Turn) -> None:
-        self.send(now, turn, is_decode=False)
+    def send_prompt(self, now: float, part: Part, replica: Replica) -> None:
+        """Send the prompt of a part to a replica that computes prompts."""
+        turn, master = part.turn, replica.master
+        if not master.prompts:
+            self.at(now, replica.take_back, part, replica.epoch, 0)
+            return
+        prompt = replace(turn, num_answer=1, next_hashes=())
+        prompt.num_tokens = turn.num_tokens - turn.left + part.num_moved
+        source = replica, replica.epoch, part
+        job = Part(NO_REQUEST, 0, "llm", (), is_stream=True, turn=prompt, source=source)
+        link = master.balancers[0].choose(cast(Any, master.prompts))
+        master.prompts.remove(cast(Any, link))
+        master.prompts.append(cast(Any, link))
+        sent = master.enter(now, self.costs.dispatch)
+        master.balancers[0].send(job, link, sent)
 
-    def send(self, now: float, turn: Turn, *, is_decode: bool) -> None:
+    def send(self, now: float, turn: Turn) -> None:
         """Choose a replica as `StreamedMethod` does."""
         master = self.masters[turn.chat % len(self.masters)]
-        links = master.decodes if is_decode else master.prompts
-        balancer = master.balancers[is_decode]
+        links, balancer = master.decodes, master.balancers[1]
         if not links:
-            self.at(now + 1.0, self._dispatch, turn)
+            self.at(now + 1.0, self.send, turn)
             return
         began = process_time()
-        if is_decode or not self.plan.has_prefixes or len(links) == 1 or not turn.hashes:
+        if not self.plan.has_prefixes or len(links) == 1 or not turn.hashes:
             link = balancer.choose(cast(Any, links))
         else:
             holders = master.prefixes.find(turn.hashes, cast(Any, links))
@@ -351,8 +370,7 @@ class Fleet:
         self.num_decisions += 1
         links.remove(cast(Any, link))  # as `_make_last`: equal workers take turns
         links.append(cast(Any, link))
-        part = Part(NO_REQUEST, 0, "llm", (), is_stream=True, turn=turn, is_decode=is_decode)
-        part.has_replied = is_decode
+        part = Part(NO_REQUEST, 0, "llm", (), is_stream=True, turn=turn)
         balancer.send(part, link, now)
 
 

@@ -1,7 +1,8 @@
 """Costs of `benchmarks.fleet` as measured here, and real servers that its predictions are held to.
 
 Streams of known speed (sleeps, so that the processors do not matter) check queues, the choice of a
-replica and losses; a small model, SmolLM2, checks how much of the prompts is found in caches.
+replica and losses; a small model, SmolLM2, checks how much of the prompts is found in caches, and
+how many prompts are handed off (`fleet_roles`).
 """
 
 import asyncio
@@ -16,8 +17,9 @@ from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks import prefix_cache_disk
-from benchmarks.fleet import Costs, Fleet, Plan, Turn
+from benchmarks import fleet_roles, prefix_cache_disk
+from benchmarks.fleet import Fleet, Turn
+from benchmarks.fleet_plan import Costs, Plan
 from benchmarks.prefix_routing import ask, engine
 from benchmarks.processes import HERE, served
 from benchmarks.report import print_json, print_table
@@ -337,6 +339,7 @@ def run_all() -> Costs:
     model = replace(measure_engine(), dispatch=master.dispatch, reply=master.reply)
     print_json("fleet_costs", of="SmolLM2-135M, one thread", **_named(model))
     check_hits(model)
+    fleet_roles.check(model)
     return model
 
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from statistics import quantiles
 
-from benchmarks.fleet import CHUNK, Costs, Fleet, Plan, Turn
+from benchmarks.fleet import CHUNK, Fleet, Turn
+from benchmarks.fleet_plan import Costs, Plan
 from benchmarks.report import print_json, print_table
 
 FIRST, GAP = 5.0, 0.25  # seconds
@@ -32,6 +33,7 @@ class Outcome:
     retried: int
     failed: int
     decision: float  # seconds of processor time, per choice of a replica
+    handed_off: float = 0.0  # share of prompts that replicas with prefill were to compute
 
     @property
     def is_good(self) -> bool:
@@ -103,6 +105,7 @@ def simulate(costs: Costs, plan: Plan, rate: float, seconds: float, lost: int = 
         fleet.num_retried,
         fleet.num_failed,
         fleet.decision_seconds / max(1, fleet.num_decisions),
+        fleet.num_handed_off / max(1, fleet.num_handed_off + fleet.num_local),
     )
 
 
@@ -150,11 +153,13 @@ def show(costs: Costs, large: int, seconds: float) -> None:
         small = simulate(costs, plan, rate, 3 * seconds)
         price = plan.price * plan.num_replicas / 3600 / small.tokens * 1e6
         print_json("fleet_plan", plan=plan.name, chats=rate / SIZED, price=price, hits=small.hits,
-                   fetched=small.fetched, first=small.first, gap=small.gap)  # fmt: skip
+                   fetched=small.fetched, first=small.first, gap=small.gap,
+                   handed_off=small.handed_off)  # fmt: skip
         shown = f"{rate / SIZED:.3f}", f"{small.hits:.2f}", f"{small.fetched:.2f}"
+        shown += (f"{small.handed_off:.2f}",)
         rows.append([plan.name, *shown, f"{small.tokens / SIZED:.1f}", f"{price:.2f}"])
         rows[-1] += _large(costs, plan, SPARE * rate * large / SIZED, large, seconds)
-    header = ["plan", "chats/s", "hits", "read", "tokens/s", "$ / million tokens"]
+    header = ["plan", "chats/s", "hits", "read", "handed off", "tokens/s", "$ / million tokens"]
     header += ["one master", "masters", "tokens/s", "first p99", "again", "failed", "first p99"]
     width = len(header)
     print_table(header, [row + ["-"] * (width - len(row)) for row in rows])

@@ -1,12 +1,15 @@
 """How long prompts delay streams, with roles of workers and without.
 
     python -m benchmarks.roles [--rounds 3] [--seconds 40] [--tokens 1500] [--streams 4]
+                               [--machines] [--delay MILLISECONDS]
 
 Two servers of SmolLM2-135M with two workers of a core and a thread each: both do everything, or one
 computes prompts and the other decodes.  Streams run all the time; prompts of `tokens` tokens that
 nobody has computed arrive beside them, each after the same time.  The servers get the same load in
 turns.  Printed are the times between two pieces of the streams, the seconds to the first token of
-the prompts, and how many of them were handed off.
+the prompts, and how many of them were handed off.  With --machines the workers are on two machines,
+which are processes at 127.0.0.2 and 127.0.0.3; --delay is that of each way between the first one
+and the server or the other one.
 """
 
 import argparse
@@ -19,10 +22,13 @@ import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.prefix_routing import ask, engine
 from benchmarks.processes import answers_ready, free_ports, running
 from benchmarks.report import print_json, print_table
+from benchmarks.role_machines import Machines
 from examples.smollm2 import INSTALL, find_model
 
 OPTIONS = ("num_threads=1", "kv_cache_memory=600e6")
@@ -95,10 +101,21 @@ def measure(options: argparse.Namespace) -> dict[str, Figures]:
     ports = dict(zip(PLANS, free_ports(len(PLANS)), strict=True))
     warm = argparse.Namespace(**{**vars(options), "seconds": 15.0, "rate": 0.25})
     with ExitStack() as stack:
+        directory = Path(stack.enter_context(TemporaryDirectory()))
         for number, (name, plan) in enumerate(PLANS.items()):
             command = [*serve, *plan, "--cores", "0;1", "--http-port", str(ports[name])]
-            ready = partial(answers_ready, ports[name])
-            stack.enter_context(running(f"roles_{number}", command, ready, 300))
+            ready, title = partial(answers_ready, ports[name]), f"roles_{number}"
+            if options.machines or options.delay:
+                machines = Machines(stack, title, directory, options.delay / 1000)
+                command += machines.words
+                stack.enter_context(running(title, command, machines.can_join))
+                machines.join()
+                while not ready():
+                    time.sleep(0.1)
+                if name == "roles":
+                    machines.open_link()
+            else:
+                stack.enter_context(running(title, command, ready, 300))
             asyncio.run(play(ports[name], 0, warm, Figures()))
         for seed in range(1, options.rounds + 1):
             for name, port in ports.items():
@@ -121,6 +138,8 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1500, help="of a long prompt")
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--rate", type=float, default=0.2, help="long prompts per second")
+    parser.add_argument("--machines", action="store_true", help="a machine for each worker")
+    parser.add_argument("--delay", type=float, default=0.0, help="ms between machines, each way")
     options, rows = parser.parse_args(), []
     results = measure(options)
     for name, figures in results.items():

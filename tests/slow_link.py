@@ -10,18 +10,22 @@ DELAYED = 64  # chunks under way
 
 
 class SlowLink:
-    """Port at `host` whose connections go on to `target`, delayed by `delay` seconds each way."""
+    """Port at `host` whose connections go on to `target`, delayed by `delay` seconds each way.
 
-    def __init__(self, target, host="127.0.0.1", rate=float("inf"), delay=0.0):
+    `stream` is a socket that listens already.
+    """
+
+    def __init__(self, target, host="127.0.0.1", rate=float("inf"), delay=0.0, stream=None):
         self.target, self.rate, self.delay = target, rate, delay
         self.num_bytes = 0  # to the target
         self._loop = BackgroundLoop()
-        self.port = self._loop.run(self._open(host))
+        where = {"host": host, "port": 0} if stream is None else {"sock": stream}
+        self.port = self._loop.run(self._open(where))
 
-    async def _open(self, host):
+    async def _open(self, where):
         self._flows = asyncio.Event()
         self._flows.set()
-        self._server = await asyncio.start_server(self._serve, host, 0)
+        self._server = await asyncio.start_server(self._serve, **where)
         return self._server.sockets[0].getsockname()[1]
 
     def cut(self):

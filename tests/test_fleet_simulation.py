@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.fleet import CHUNK, Costs, Fleet, Plan, Turn
+from benchmarks.fleet import CHUNK, Fleet, Turn
+from benchmarks.fleet_plan import Costs, Plan
 
 COSTS = Costs(dispatch=0.5, reply=0.01, step=1.0, sequence=0.1, prompt=0.001, fetch=0.0001)
 PROMPT = list(range(10))  # hashes
@@ -52,12 +53,54 @@ def test_another_replica_reads_a_prompt_from_the_store() -> None:
     assert fetched == pytest.approx(computed - 639 * 0.001 - 1.0 + 640 * 0.0001)  # a step fewer
 
 
-def test_prefill_replicas_do_not_decode() -> None:
-    fleet = Fleet(replace(COSTS, transfer=0.0002), Plan("roles", 4, num_prefill=2))
-    turns = [turn_at(0.1 * number, 50) for number in range(8)]
-    assert len(answered(fleet, turns)) == 8
-    assert all(replica.num_steps <= 4 * 3 for replica in fleet.replicas[:2])
+def roles(count: int = 4, **costs: float) -> Fleet:
+    """Half of the replicas compute prompts."""
+    measured = replace(COSTS, dispatch=0.001, reply=0.0001, transfer=0.0002, **costs)
+    return Fleet(measured, Plan("roles", count, num_prefill=count // 2))
+
+
+def distinct(number: int, num_answer: int = 50) -> Turn:
+    """A turn whose prompt begins unlike all others."""
+    turn = turn_at(5.0 * number, num_answer)
+    return replace(turn, hashes=[hash((number, index)) for index in PROMPT])
+
+
+def test_prefill_replicas_compute_prompts_and_do_not_decode() -> None:
+    fleet = roles()
+    assert len(answered(fleet, [distinct(number) for number in range(8)])) == 8
+    assert (fleet.num_handed_off, fleet.num_local) == (8, 0)
+    assert all(0 < replica.num_steps <= 4 * 3 for replica in fleet.replicas[:2])
     assert all(replica.num_steps >= 50 for replica in fleet.replicas[2:])
+
+
+def test_a_handed_off_turn_takes_a_prompt_its_transfer_and_the_rest() -> None:
+    (turn,) = answered(roles(2), [distinct(0, 1)])
+    prompt = 1.0 + (9 * CHUNK + 32) * 0.001 * 1.0  # in steps of 512 tokens: two
+    rest = 1.0 + 32 * 0.001
+    moved = (9 * CHUNK + 32) * 0.0002
+    assert turn.first == pytest.approx(0.002 + 1.0 + prompt + 0.0001 + moved + rest + 0.0001)
+
+
+def test_a_cached_prompt_is_not_handed_off() -> None:
+    fleet = roles(2)
+    turns = [replace(distinct(0, 1), arrival=when) for when in (0.0, 50.0)]
+    answered(fleet, turns)
+    assert (fleet.num_handed_off, fleet.num_local) == (1, 1)
+    assert turns[1].num_cached == 640
+
+
+def test_nothing_is_handed_off_where_moving_costs_more_than_computing() -> None:
+    fleet = roles(prompt=0.0001)
+    answered(fleet, [distinct(number) for number in range(8)])
+    assert (fleet.num_handed_off, fleet.num_local) == (0, 8)
+
+
+def test_a_replica_computes_prompts_itself_if_another_is_lost() -> None:
+    fleet = roles(2)
+    fleet.at(0.5, fleet.lose, 0)
+    (turn,) = answered(fleet, [distinct(0)])
+    assert (fleet.num_handed_off, fleet.num_retried, fleet.num_failed) == (1, 0, 0)
+    assert turn.first > 0.5 + 2.0
 
 
 @pytest.mark.parametrize("num_prefill", [0, 2])

@@ -137,7 +137,7 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     The blocks of `prompt`, all of which are full, are written to the memory `path`, whose file is
     called `name`, but for the `num_cached` first ones.  From a machine other than `machine` they
     are sent to `host` ("" for the server's machine) and `port`; 0 accepts none.  Blocks are of
-    `model`.
+    `model`, and of the LoRA adapter `adapter` if its contents have the key `adapter_key`.
     """
 
     prompt: list[int]
@@ -147,6 +147,8 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     host: str = ""
     port: int = 0
     model: str = ""
+    adapter: str = ""
+    adapter_key: str = ""
     num_cached: int = 0
     cache_salt: str = ""
     priority: int = 0

@@ -194,6 +194,10 @@ class LanguageService:
         """Exchange blocks of prompts with workers on other machines."""
         cast("AsyncEngine", self.engine).link(settings)
 
+    def share_adapters(self) -> None:
+        """Let prompts of adapters be computed by workers with the same ones."""
+        cast("AsyncEngine", self.engine).adapters.share_keys()
+
     def hand_off(self, calls: PrefillCalls) -> None:
         """Let other workers compute prompts for this one, which decodes.  Raises StartError."""
         self._calls = calls

@@ -130,8 +130,9 @@ class Worker:
 
     def _assign_role(self, servable: LoadedServable, setup: Setup) -> None:
         """Connect a language model with those of workers with another role.  Raises StartError."""
-        if servable.language is None:
+        if servable.language is None or not setup.role:
             return
+        servable.language.share_adapters()
         if setup.link is not None:
             servable.language.link(setup.link)
         if setup.role == DECODE:

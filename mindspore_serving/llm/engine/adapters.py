@@ -55,7 +55,7 @@ class EngineAdapters(AdapterNames, Collection[int]):
     """Adapters of an engine, as a collection of the numbers that new requests may have.
 
     An adapter that was removed keeps its memory as long as a sequence uses it, which `in_use` tells
-    by its number.  `digests` are hashes of the contents by numbers, if blocks are kept for other
+    by its number.  `digests` are hashes of the contents by numbers, if blocks go to other
     processes, which may number adapters otherwise.  `find` and `read` may be called by any thread,
     the other methods by the engine's.
     """
@@ -69,8 +69,9 @@ class EngineAdapters(AdapterNames, Collection[int]):
         super().__init__(config.adapters)
         self._unused = count(1 + len(self._numbers))
         self.leaving: set[int] = set()  # numbers of adapters removed but still in use
-        self._is_hashed = bool(config.prefix_cache_dir or config.prefix_cache_store)
-        self.digests = dict(self._hash_contents()) if self._is_hashed else {}
+        self._is_hashed, self.digests = False, dict[int, bytes]()
+        if config.prefix_cache_dir or config.prefix_cache_store:
+            self.hash_contents()
 
     def __contains__(self, number: object) -> bool:
         return number in self._runner.adapters and number not in self.leaving
@@ -85,6 +86,16 @@ class EngineAdapters(AdapterNames, Collection[int]):
     def limit(self) -> int:
         """Number of adapters that may be loaded at once."""
         return self._config.max_loras or len(self._config.adapters)
+
+    def hash_contents(self) -> None:
+        """Keep `digests` from now on, before adapters are added."""
+        self._is_hashed = True
+        for number, path in enumerate(self._config.adapters.values(), 1):
+            self.digests[number] = read_adapter(path, self._config.max_lora_rank).digest()
+
+    def key_of(self, name: str) -> str:
+        """Return the hash of the contents of the adapter `name`; "" if it is not loaded."""
+        return self.digests.get(self._numbers.get(name, 0), b"").hex()
 
     def read(self, name: str, path: str | Path) -> ReadAdapter:
         base = getattr(self._runner, "base", None)
@@ -136,10 +147,6 @@ class EngineAdapters(AdapterNames, Collection[int]):
             cast(AdaptedRunner, self._runner).unload_adapter(number)
             self.leaving.discard(number)
             self.digests.pop(number, None)
-
-    def _hash_contents(self) -> Iterator[tuple[int, bytes]]:
-        for number, path in enumerate(self._config.adapters.values(), 1):
-            yield number, read_adapter(path, self._config.max_lora_rank).digest()
 
     def _leave(self, number: int) -> None:
         self.leaving.add(number)

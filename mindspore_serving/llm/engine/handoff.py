@@ -241,18 +241,19 @@ class Exports:
             yield BlocksSent()
 
 
-def full_blocks(engine: Any, tokens: Sequence[int], salt: str) -> list[bytes]:
+def full_blocks(engine: Any, tokens: Sequence[int], salt: str, adapter: int = 0) -> list[bytes]:
     """Return the hashes of the full blocks of a prompt."""
-    sequence = TokenSequence(list(tokens), len(tokens) + 1, (0, 0, 0), salt=salt)
+    length = len(tokens) + 1
+    sequence = TokenSequence(list(tokens), length, (0, 0, 0), salt=salt, adapter=adapter)
     engine.cache.prepare(sequence)
     return sequence.hash_blocks(len(tokens) // engine.block_size, engine.block_size)
 
 
-def reusable_blocks(engine: Any, tokens: Sequence[int], salt: str) -> list[bytes]:
+def reusable_blocks(engine: Any, tokens: Sequence[int], salt: str, adapter: int = 0) -> list[bytes]:
     """Return the hashes of the blocks of a prompt that may be computed without the rest of it.
 
     There are none if the keys of the whole prompt are rotated by another table.
     """
     count = (len(tokens) - 1) // engine.block_size
-    digests = full_blocks(engine, tokens[: count * engine.block_size], salt)
-    return digests if digests == full_blocks(engine, tokens, salt)[:count] else []
+    digests = full_blocks(engine, tokens[: count * engine.block_size], salt, adapter)
+    return digests if digests == full_blocks(engine, tokens, salt, adapter)[:count] else []

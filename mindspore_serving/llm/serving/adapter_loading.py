@@ -36,6 +36,13 @@ class AdapterLoading:
         """
         self._thread.submit(self._set, requested, done)
 
+    def share_keys(self) -> None:
+        """Let the engine know the contents of its adapters, which other workers may have as well.
+
+        Called before anything is loaded.
+        """
+        self._loop.submit(lambda engine: engine.adapters.hash_contents()).result()
+
     def close(self) -> None:
         """Stop loading, after the loop has ended."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -61,8 +68,8 @@ class AdapterLoading:
     def _load(self, name: str, source: Source, problems: dict[str, ServingError]) -> None:
         engine = self._engine
         try:
-            changes = engine.adapters.read(name, source[0])
-            self._run(lambda engine: engine.adapters.add(name, changes))
+            adapter = engine.adapters.read(name, source[0])
+            self._run(lambda engine: engine.adapters.add(name, adapter))
             self._loaded[name] = source
         except ServingError as error:
             problems[name] = error

@@ -78,8 +78,9 @@ class GenerationEvents:
         if prepared.answer_format.is_parsed:
             self._format = prepared.answer_format
         ids, request_id = prepared.prompt_ids, self.request_ids[0]
-        is_plain = not prepared.adapter and not prepared.options.get("images")
-        self.prompt = ids if is_plain and prepared.params.prompt_logprobs is None else ()
+        has_images = bool(prepared.options.get("images"))
+        has_scores = prepared.params.prompt_logprobs is not None
+        self.prompt = () if has_images or has_scores else ids
         prompt = self._outputs.prompt(ids) if request.has_prompt_tokens else None
 
         def add(engine: LanguageEngine) -> Any:

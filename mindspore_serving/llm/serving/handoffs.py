@@ -59,6 +59,7 @@ class _Handoff:
     digests: list[bytes]  # of the blocks that are missing
     num_before: int  # blocks before them
     patience: float
+    adapter_key: str = ""
     moving: MovingBlocks | None = None  # once it is started
     call_id: int = 0
     began: float = field(default_factory=time.monotonic)
@@ -139,6 +140,8 @@ class Handoffs:
             prompt=list(prompt[:num_tokens]),
             path=memory.path,
             name=memory.name,
+            adapter=request.adapter,
+            adapter_key=handoff.adapter_key,
             num_cached=handoff.num_before,
             cache_salt=request.cache_salt,
             priority=request.priority,
@@ -209,11 +212,11 @@ class Handoffs:
             self._loop.post("", lambda engine: engine.imports.release(moving))
 
     def close(self) -> None:
-        """Stop the timers."""
+        """Stop the timers, and free what requests hold."""
         with self._lock:
-            handoffs = list(self._open.values())
-        for handoff in handoffs:
-            self._forget(handoff)
+            request_ids = list(self._open)
+        for request_id in request_ids:
+            self.cancel(request_id)
 
     # --- on the engine's thread -----------------------------------------------------------------
 
@@ -229,7 +232,12 @@ class Handoffs:
         prompt = answer.prompt
         if len(prompt) <= engine.block_size or self._circuit.is_open:
             return None
-        digests = reusable_blocks(engine, prompt, request.cache_salt)
+        name = request.adapter
+        adapter_key = engine.adapters.key_of(name)
+        if name and not adapter_key:
+            return None  # it was unloaded
+        adapter = engine.adapters.find(name)
+        digests = reusable_blocks(engine, prompt, request.cache_salt, adapter)
         num_cached = len(engine.pool.find(digests))
         missing = digests[num_cached:]
         imports = engine.imports
@@ -255,7 +263,9 @@ class Handoffs:
         ):
             return None
         wait = patience(len(missing), num_ahead, costs)
-        return _Handoff(request_id, request, answer, command, missing, num_cached, wait)
+        return _Handoff(
+            request_id, request, answer, command, missing, num_cached, wait, adapter_key
+        )
 
     # --- on the thread that collects --------------------------------------------------------------
 

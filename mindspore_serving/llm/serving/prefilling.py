@@ -41,6 +41,7 @@ class PrefillEvents:
             except OSError as error:
                 raise ServingError(f"the blocks of the prompt cannot be sent: {error}") from error
             try:
+                adapter = _find_adapter(engine, request)
                 engine.add(
                     request_id,
                     request.prompt,
@@ -48,8 +49,9 @@ class PrefillEvents:
                     cache_salt=request.cache_salt,
                     priority=request.priority,
                     tenant=request.tenant,
+                    adapter=adapter,
                 )
-                digests = full_blocks(engine, request.prompt, request.cache_salt)
+                digests = full_blocks(engine, request.prompt, request.cache_salt, adapter)
             except BaseException:
                 writer.close()
                 raise
@@ -75,3 +77,13 @@ class PrefillEvents:
             self._loop.post(request_id, lambda engine: engine.exports.advance(request_id))
 
         return self._links.open_writer(request, block_bytes, on_change)
+
+
+def _find_adapter(engine: Any, request: Prefill) -> int:
+    """Return the number of the adapter of a request, 0 for none.  Raises ServingError."""
+    if not request.adapter:
+        return 0
+    number: int = engine.adapters.find(request.adapter)
+    if engine.adapters.key_of(request.adapter) != request.adapter_key:
+        raise ServingError(f"this worker has another adapter {request.adapter!r}")
+    return number

@@ -3,6 +3,7 @@
 from hashlib import blake2b
 from pathlib import Path
 
+from mindspore_serving.hub.source import cache_directory
 from mindspore_serving.llm.checkpoint.gguf.pieces import pieces_of
 from mindspore_serving.llm.checkpoint.mindformers.chunks import find_iteration
 from mindspore_serving.llm.checkpoint.mindformers.settings import find_weights
@@ -11,6 +12,13 @@ from mindspore_serving.stores.file_hashes import DIGEST_SIZE, FileHashes
 # Only files that a model is made from: others may change without changing the model.
 SUFFIXES = (".safetensors", ".ckpt", ".bin", ".gguf", ".mindir", ".json", ".yaml")
 SLICES = ("rank_*/*", "*strategy/*")  # of ranks, in directories of their own
+
+
+def fingerprints_directory() -> Path:
+    """Return the directory of this user that remembers hashes of files, made if it is missing."""
+    directory = cache_directory("fingerprints")
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return directory
 
 
 def fingerprint(checkpoint: Path, directory: Path) -> bytes:

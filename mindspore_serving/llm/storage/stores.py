@@ -4,12 +4,11 @@ from pathlib import Path
 
 from mindspore_serving import __version__
 from mindspore_serving.errors import StartError
-from mindspore_serving.hub.source import cache_directory
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.step import StoringRunner
 from mindspore_serving.llm.storage.block_level import BlockLevel
 from mindspore_serving.llm.storage.block_values import BlockValues, Compression
-from mindspore_serving.llm.storage.fingerprint import fingerprint
+from mindspore_serving.llm.storage.fingerprint import fingerprint, fingerprints_directory
 from mindspore_serving.stores.base import StoreOptions
 from mindspore_serving.stores.bounds import StoreBounds
 from mindspore_serving.stores.file_store import FileStore, open_directory
@@ -51,8 +50,7 @@ def model_key(
 
     The directory `remembered` has hashes of files; None for that of this user.
     """
-    directory = remembered or cache_directory("fingerprints")
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory = remembered or fingerprints_directory()
     parts = (
         __version__, runtime, runner.block_format, runner.block_size, config.dtype,
         config.kv_cache_dtype, config.quantization, fingerprint(checkpoint, directory).hex(),

@@ -5,6 +5,7 @@ The messages between them, and workers that die, are in tests/e2e/test_roles.py.
 
 import os
 import threading
+from contextlib import closing
 from dataclasses import replace as dataclass_replace
 
 import msgspec
@@ -46,9 +47,10 @@ class Worker:
     """An engine, and what it has said."""
 
     def __init__(self, directory):
-        options = {**OPTIONS, "adapters": {"a": directory.parent / "a"}}
+        options = {**OPTIONS, "adapters": {"a": directory.parent / "a"}, "max_loras": 3}
         opened = open_model(directory, "openvino", make_config(options))
         self.engine = AsyncEngine(opened, lambda: None)
+        self.engine.adapters.share_keys()
 
     def ask(self, request, sink=None):
         told = []
@@ -124,27 +126,37 @@ class Pair:
             worker.engine.close()
 
 
+def build(tmp_path_factory):
+    """Build a model and two adapters beside it; return its directory."""
+    root = tmp_path_factory.mktemp("roles")
+    model = chatty.build(root, context=1024)
+    for seed, name in enumerate("ab", 1):
+        lora_files.write(root / name, lora_files.adapter(model, lora_files.ATTENTION, seed))
+    return model
+
+
+def renewed(pair, monkeypatch):
+    """Return a pair without the faults of the last test."""
+    monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
+    pair.caller.fault, pair.caller.dropped = "", []
+    pair.decode.engine.handoffs._circuit = Circuit()
+    return pair
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    place = tmp_path_factory.mktemp("roles")
-    model = chatty.build(place, context=1024)
-    lora_files.write(place / "a", lora_files.adapter(model, lora_files.ATTENTION, 1))
-    return model
+    return build(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def opened(directory):
-    pair = Pair(directory)
-    yield pair
-    pair.close()
+    with closing(Pair(directory)) as pair:
+        yield pair
 
 
 @pytest.fixture
 def pair(opened, monkeypatch):
-    monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
-    opened.caller.fault, opened.caller.dropped = "", []
-    opened.decode.engine.handoffs._circuit = Circuit()
-    return opened
+    return renewed(opened, monkeypatch)
 
 
 def prompt(seed):
@@ -207,11 +219,33 @@ def test_short_prompts_and_those_with_logprobs_are_computed_here(pair):
     assert len(pair.caller.calls) == count
 
 
-def test_prompts_of_adapters_are_computed_here(pair):
-    count = len(pair.caller.calls)
+def test_prompts_of_adapters_are_computed_by_workers_with_the_same_adapter(pair):
     request = Generate(prompt=prompt(50), params=GREEDY, adapter="a")
-    assert texts(pair.answer(request)) == texts(pair.answer(request, pair.alone))
-    assert len(pair.caller.calls) == count
+    before, count = pair.stats().num_handoffs, len(pair.caller.calls)
+    adapted = pair.answer(request)
+    assert texts(adapted) == texts(pair.answer(request, pair.alone))
+    assert texts(adapted) != texts(pair.answer(Generate(prompt=prompt(50), params=GREEDY)))
+    assert len(pair.caller.calls) == count + 2  # without the adapter nothing was cached
+    pair.until(lambda: pair.stats().num_handoffs == before + 2)
+
+
+def test_a_prompt_of_an_adapter_that_the_other_lacks_is_computed_here(pair, directory):
+    first, second = (str(directory.parent / name) for name in "ab")
+    adapters, done = {"a": (first, 0), "b": (second, 1)}, []
+    pair.decode.engine.adapters.set(adapters, done.append)
+    pair.prefill.engine.adapters.set({**adapters, "b": (first, 1)}, done.append)
+    pair.until(lambda: len(done) == 2)
+    assert done == [{}, {}]
+    failed = pair.stats().num_handoffs_failed
+    request = Generate(prompt=prompt(52), params=GREEDY, adapter="b")
+    answer = texts(pair.answer(request))
+    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.decode.engine.handoffs._circuit = Circuit()
+    other = texts(pair.answer(Generate(prompt=prompt(52), params=GREEDY, adapter="a")))
+    assert answer != other
+    for worker in (pair.decode, pair.prefill):
+        worker.engine.adapters.set({"a": adapters["a"]}, done.append)
+    pair.until(lambda: len(done) == 4)
 
 
 def test_prompts_with_images_are_computed_here():

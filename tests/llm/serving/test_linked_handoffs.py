@@ -1,5 +1,6 @@
 """Prompts that a worker on another machine computes: over TLS, over slow links and cut ones."""
 
+from contextlib import closing
 from dataclasses import replace
 
 import msgspec
@@ -9,12 +10,18 @@ from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.core.placement import GroupCredentials, LinkSettings
 from mindspore_serving.llm.engine.handoff_choice import HandoffCosts
 from mindspore_serving.llm.serving import handoffs
-from mindspore_serving.stores.circuit import Circuit
 from mindspore_serving.tls import make_group_certificate
-from tests.llm import chatty, lora_files
-from tests.llm.serving.test_handoffs import GREEDY, SEEDED, Pair, num_memories, prompt, texts
+from tests.llm.serving.test_handoffs import (
+    GREEDY,
+    SEEDED,
+    Pair,
+    build,
+    num_memories,
+    prompt,
+    renewed,
+    texts,
+)
 from tests.slow_link import SlowLink
-from tests.waiting import PATIENCE
 
 CREDENTIALS, FOREIGN = (GroupCredentials(*make_group_certificate()) for _ in range(2))
 
@@ -38,26 +45,14 @@ class Linked(Pair):
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
-    root = tmp_path_factory.mktemp("roles")
-    model = chatty.build(root, context=1024)
-    lora_files.write(root / "a", lora_files.adapter(model, lora_files.ATTENTION, 1))
-    return model
-
-
-@pytest.fixture(scope="module")
-def opened(directory):
-    pair = Linked(directory)
-    yield pair
-    pair.close()
+def opened(tmp_path_factory):
+    with closing(Linked(build(tmp_path_factory))) as pair:
+        yield pair
 
 
 @pytest.fixture
 def pair(opened, monkeypatch):
-    monkeypatch.setattr(handoffs, "patience", lambda *_: PATIENCE)
-    opened.caller.fault, opened.caller.dropped = "", []
-    opened.decode.engine.handoffs._circuit = Circuit()
-    return opened
+    return renewed(opened, monkeypatch)
 
 
 @pytest.fixture
