@@ -131,7 +131,7 @@ def build(built):
 
 
 @RUNTIMES
-@pytest.mark.parametrize(("name", "size"), [("mixtral", 4), ("qwen3-moe", 2), ("deepseek-v3", 2)])
+@pytest.mark.parametrize(("name", "size"), [("mixtral", 4), ("deepseek-v3", 2), ("gpt-oss", 2)])
 def test_ranks_with_whole_experts_generate_the_tokens_of_the_reference(build, runtime, name, size):
     path, prompts = build(name), [(5,), *checkpoints.prompts(2)]
     with ranks(path, size, runtime, **EXPERTS) as runner:
@@ -188,9 +188,7 @@ def test_quantised_experts_whose_groups_ranks_would_split_stay_whole(built, tmp_
 
 
 @pytest.mark.slow
-def test_counts_of_a_run_assign_the_experts_of_the_next_start(
-    build, tmp_path, monkeypatch
-):
+def test_counts_of_a_run_assign_the_experts_of_the_next_start(build, tmp_path, monkeypatch):
     path, file = build("qwen3-moe"), tmp_path / "counts.json"
     options = {"tensor_parallel": 2, "dtype": "f32", "expert_counts": str(file), **EXPERTS}
     params = SamplingParams(temperature=0.0, max_tokens=5, ignore_eos=True)
