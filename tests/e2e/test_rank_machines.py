@@ -41,9 +41,9 @@ def machines(made: Cluster, *slots: int) -> list[Machine]:
     ]
 
 
-def serve_model(made: Cluster, num_machines: int, **options: Any) -> Path:
-    """Serve a tiny Llama over machines; return its directory."""
-    path = chatty.build(made.directory, context=65536)
+def serve_model(made: Cluster, num_machines: int, *, family: str = "llama", **options: Any) -> Path:
+    """Serve a tiny model over machines; return its directory."""
+    path = chatty.build(made.directory, context=65536, family=family)
     server.start_servables(
         ServableStartConfig(
             str(made.directory), "chatty", rank_machines=num_machines,
@@ -140,6 +140,29 @@ def test_blocks_of_machines_are_read_from_a_store(start_cluster, tmp_path):
     tokens = ask_all()
     assert tokens == [list(checkpoints.greedy(path, tuple(prompt), 12)) for prompt in prompts]
     eventually(lambda: ask_all() == tokens and num_hits() > 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("slots", "options"),
+    [((1, 1), {"tensor_parallel": 2}), ((2, 2), {"pipeline_parallel": 2, "tensor_parallel": 2})],
+)
+def test_whole_experts_over_machines_follow_counts_that_the_first_reads(
+    start_cluster, tmp_path, slots, options
+):
+    made, counts = start_cluster(local_slots=0), tmp_path / "counts"
+    counts.write_text(json.dumps({"layers": {"0": [9, 1, 1, 1], "1": [1] * 4, "2": [1] * 4}}))
+    machines(made, *slots)
+    options |= {"expert_parallel": True, "expert_counts": str(counts), "expert_replicas": 1}
+    path = serve_model(made, len(slots), family="mixtral", runtime="openvino", **options)
+    status, answer = ask(made)
+    assert status == 200
+    assert answer["choices"][0]["token_ids"] == list(checkpoints.greedy(path, PROMPT, 12))
+    _, page = made.calls.http_call("GET", "/metrics")
+    metric = rb'serving_llm_expert_tokens_total\{servable="chatty",version="1"\} (\d+)'
+    match = re.search(metric, page)
+    assert match
+    assert int(match[1]) % (2 * checkpoints.LAYERS) == 0 < int(match[1])  # two experts a token
 
 
 @pytest.mark.long

@@ -243,6 +243,9 @@ class ShardedCheckpoint(Checkpoint):
         if name.rpartition(".")[0] in (self._names.embedding, self._names.head):
             count = self._spec.vocab_size
             return _rows(name, shape, [self._shard.of(count)], count)
+        if self._names.sinks and name.endswith(f".{self._names.sinks}"):
+            heads = self._spec.num_heads
+            return _rows(name, shape, [self._shard.of(heads)], heads)
         module = self._module(name)
         if module in self._whole:
             return None

@@ -25,19 +25,21 @@ CUT = [
     "gemma2", "gemma3", "mixtral", "qwen3-moe", "internlm", "internlm2",
     "internlm3", "internlm3-biased", "chatglm2-32k", "telechat2",
     "smollm3", "granite", "exaone4", "hunyuan", "glm4", "granite4",
-    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "minicpm3",
+    "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "minicpm3", "gpt-oss", "llama4",
+    "qwen2-moe", "glm4-moe",
 ]  # fmt: skip
-# Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4, internlm and deepseek-v2 are.
+# Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4, internlm, deepseek-v2,
+# qwen3-moe, deepseek-v2 and glm4-moe are.
 CUT_ALIKE = [
     "gemma", "chatglm3-32k", "ernie4_5", "seed-oss", "ministral3", "ministral", "glm",
-    "pangu-embedded", "pangu-ultra",
+    "pangu-embedded", "pangu-ultra", "granite-moe", "ernie4_5-moe-biased", "dots1",
 ]  # fmt: skip
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 
 
 IN_OPENVINO = [
     "llama3-tied", "llama-biased", "phi3", "gemma3", "mixtral", "qwen3-moe", "internlm2",
-    "granite4",
+    "granite4", "gpt-oss",
 ]  # fmt: skip
 BOTH = [
     pytest.param(runtime, name, marks=[pytest.mark.long] * (name in CUT_ALIKE))
