@@ -84,10 +84,9 @@ def describe(path: str, runtime: str) -> Card:
         }
     if os.path.isfile(os.path.join(location, CONFIG_FILE)):
         return card | {"kind": SERVABLE, "problem": ""}
-    if file_check.find_voice(location):
-        return card | _voices(location)
-    if repository.is_language_model(location):
-        return card | _language_model(location, runtime)
+    if checkpoint := repository.language_model_path(location):
+        is_voice = file_check.find_voice(checkpoint)
+        return card | (_voices(checkpoint) if is_voice else _language_model(checkpoint, runtime))
     return card | _model_file(location)
 
 

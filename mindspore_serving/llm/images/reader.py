@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import numpy as np
@@ -159,6 +159,13 @@ class PromptImageReader(ImageReader):
         trained = flattened(find_config(directory)).get("max_position_embeddings")
         self._max_tokens = config.max_model_len or trained or MAX_INT
 
+    def text_of(self, index: int, image: PreparedImage) -> str:
+        """Return the text of an image that is at `index` of the images in its prompt."""
+        numbers = self.prompt_format.numbers
+        if not numbers or not getattr(self._processor, "use_image_id", True):
+            return image.text
+        return f"{numbers[0]}{index}{numbers[1]}{image.text}"
+
     def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
         prompt_format = self.prompt_format
         if merge_size := prompt_format.merge_size:
@@ -175,11 +182,23 @@ class PromptImageReader(ImageReader):
         return text.count(self._names[0])
 
 
-def expand(text: str, token: str, media: Sequence[PreparedImage], kind: str) -> str:
-    """Return `text` with the texts of all `media` of a kind in place of each `token`.
+class WritingReader(Protocol):
+    """Reader that knows how its model writes images or sounds."""
+
+    @property
+    def token(self) -> str:
+        """Text that templates write for each."""
+
+    def text_of(self, index: int, image: PreparedImage) -> str:
+        """Return the text of one that is at `index` of its kind in the prompt."""
+
+
+def expand(text: str, reader: WritingReader, media: Sequence[PreparedImage], kind: str) -> str:
+    """Return `text` with the texts of all `media` of a kind in place of the tokens for them.
 
     Raises InvalidField if the text has more or fewer such tokens than media.
     """
+    token = reader.token
     pieces = text.split(token)
     if len(pieces) != len(media) + 1:
         article, _, name = PHRASES[kind].partition(" ")
@@ -193,7 +212,7 @@ def expand(text: str, token: str, media: Sequence[PreparedImage], kind: str) -> 
                 else "the chat template shows none in such a message, send them as the user"
             ),
         )
-    texts = [medium.text for medium in media]
+    texts = [reader.text_of(index, medium) for index, medium in enumerate(media)]
     return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
 
 

@@ -12,6 +12,8 @@ from mindspore_serving.llm.images.messages import AUDIO, IMAGE, PHRASES
 from mindspore_serving.llm.images.tower_pass import Inputs
 from mindspore_serving.llm.step import Vectors
 
+# By model_type: the axis of an input along which images lie, where that is not the first.
+_AXES = {"minicpmv4_6": {"pixel_values": -1}}
 Compute: TypeAlias = Callable[[Any, dict[str, Any]], Any]  # vectors, of a model and its inputs
 
 
@@ -20,6 +22,7 @@ class TorchTower:
 
     def __init__(self, model: Any, kind: str, names: Collection[str], compute: Compute) -> None:
         self._model, self._kind, self.names, self._compute = model, kind, names, compute
+        self._axes = _AXES.get(model.config.model_type, {})
 
     def run(self, images: Sequence[Inputs]) -> Vectors:
         """Return the vectors of images or sounds, as `TowerPass`."""
@@ -29,7 +32,10 @@ class TorchTower:
         try:
             with torch.inference_mode():
                 inputs = {
-                    name: torch.tensor(np.concatenate([x[name] for x in images]), device=device)
+                    name: torch.tensor(
+                        np.concatenate([x[name] for x in images], self._axes.get(name, 0)),
+                        device=device,
+                    )
                     for name in images[0]
                 }
                 vectors: Vectors = self._compute(self._model, inputs).float().cpu().numpy()

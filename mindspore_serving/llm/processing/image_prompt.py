@@ -1,8 +1,8 @@
 """Images and sounds of one request, in the text of its prompt and in its tokens."""
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice
-from typing import TypeAlias
+from itertools import chain, count, islice
+from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
@@ -17,7 +17,6 @@ from mindspore_serving.llm.images.messages import (
 from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
 from mindspore_serving.llm.images.reader import PreparedImage, expand, to_arrays
 from mindspore_serving.llm.images.tower import Tower
-from mindspore_serving.llm.processing.prepared import PreparedPrompt
 
 Messages: TypeAlias = Sequence[Message]
 
@@ -42,9 +41,13 @@ class ImagePrompt:
         self._markdown = markdown
         self.messages = None if messages is None else replace_media(messages, replacements)
         kinds = {image.kind for image in self.of(self.messages)}
-        self.tokens = {  # by the kind of what they stand for
-            kind: each.token for kind, each in reader.by_kind.items() if kind in kinds
-        }
+        self._images = reader.images
+        self._readers = {kind: each for kind, each in reader.by_kind.items() if kind in kinds}
+
+    @property
+    def tokens(self) -> dict[str, str]:
+        """Texts that stand for images and sounds, by their kind, if there are any."""
+        return {kind: reader.token for kind, reader in self._readers.items()}
 
     def of(self, messages: Messages | None) -> list[PreparedImage]:
         """Return the images and sounds of some of the messages, in order; or of the text."""
@@ -54,38 +57,49 @@ class ImagePrompt:
 
     def expand_markdown(self, text: str) -> str:
         """Return `text` with the texts of its images in place of their links."""
-        if not self._links:
+        reader, indices = self._images, count()
+        if not self._links or reader is None:
             return text
-        return MARKDOWN.sub(lambda match: self._links[match[1]].image.text, text)
+        return MARKDOWN.sub(
+            lambda match: reader.text_of(next(indices), self._links[match[1]].image), text
+        )
 
     def expand(self, text: str, messages: Messages) -> str:
         """Return the text of some of the messages with the texts of its images and sounds."""
         media = self.of(messages)
-        for kind, token in self.tokens.items():
-            text = expand(text, token, [each for each in media if each.kind == kind], kind)
+        for kind, reader in self._readers.items():
+            text = expand(text, reader, [each for each in media if each.kind == kind], kind)
         return text
 
 
-def to_prompt_images(reader: MediaReader, tower: Tower, prompt: PreparedPrompt) -> PromptImages:
-    """Return the images and sounds of `prompt` as the engine takes them.
+def to_prompt_images(
+    reader: MediaReader,
+    tower: Tower,
+    ids: Sequence[int],
+    images: Sequence[PreparedImage],
+    computed: Any = None,
+) -> PromptImages:
+    """Return the images and sounds of the prompt `ids` as the engine takes them.
 
-    They are computed if they are not yet.  Raises InvalidInputs if the prompt lacks tokens for
-    them, ServingError if they cannot be computed.
+    `computed` are their vectors, None to compute them now.
+
+    Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
+    computed.
     """
     positions: dict[int, list[int]] = {}  # of each image or sound, by its number
     rows, axes = [], None
     for kind, each in reader.by_kind.items():
-        media = {i: image for i, image in enumerate(prompt.images) if image.kind == kind}
+        media = {i: image for i, image in enumerate(images) if image.kind == kind}
         if not media:
             continue
         row = each.prompt_format
         rows.append(row)
-        tokens = [i for i, token_id in enumerate(prompt.ids) if token_id == row.token_id]
+        tokens = [i for i, token_id in enumerate(ids) if token_id == row.token_id]
         positions |= _divided(tokens, media, kind)
         if row.merge_size:
             grids = [grid_of(to_arrays(x)[GRID][0], row.merge_size) for x in media.values()]
-            axes = rope_positions(len(prompt.ids), tokens, grids)
-    computed = prompt.computed or tower.compute(prompt.images)
+            axes = rope_positions(len(ids), tokens, grids)
+    computed = computed or tower.compute(images)
     order = sorted(positions, key=lambda number: positions[number][0])
     return PromptImages(
         list(chain.from_iterable(positions[number] for number in order)),
@@ -103,10 +117,10 @@ def _divided(
 
     Raises InvalidInputs if these are too few or too many.
     """
-    count = sum(image.count for image in media.values())
-    if len(tokens) != count:
+    expected = sum(image.count for image in media.values())
+    if len(tokens) != expected:
         raise InvalidInputs(
-            f"the prompt has {len(tokens)} {kind} tokens, expected {count} for its {kind}s"
+            f"the prompt has {len(tokens)} {kind} tokens, expected {expected} for its {kind}s"
         )
     remaining = iter(tokens)
     return {number: list(islice(remaining, image.count)) for number, image in media.items()}
