@@ -15,7 +15,7 @@ from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.messages import find_media
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
-from mindspore_serving.llm.images.reader import open_reader
+from mindspore_serving.llm.images.reader import expand, open_reader
 from mindspore_serving.llm.processing.processor import Processor
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.frontends.openai.serving import CARD
@@ -111,7 +111,7 @@ def test_images_of_a_prompt_are_numbered_as_by_the_processor(directories):
     images = opened.read(find_media(seeing.chat(*pictures)))
     text = "".join(f"{number}: {opened.token} " for number in range(3))
     texts = library._prepend_local_ids([text], [each.text for each in images], opened.token)
-    assert opened.expand(text, images) == "".join(f"{n}: {texts[n]} " for n in range(3))
+    assert expand(text, opened, images, "image") == "".join(f"{n}: {texts[n]} " for n in range(3))
     assert texts[2].startswith("<image_id>2</image_id><image>")
 
 
@@ -231,7 +231,7 @@ from pathlib import Path
 sys.modules["torch"] = None
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.messages import MediaSource
-from mindspore_serving.llm.images.reader import open_reader
+from mindspore_serving.llm.images.reader import expand, open_reader
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 for name in sys.argv[2:]:
     reader = open_reader(Path(name), Tokenizer.open(name), EngineConfig())
