@@ -231,7 +231,7 @@ def _cut(text: str) -> str:
 def _find_sources(directory: Path) -> dict[str, str]:
     """Return the templates by name ("default", "tool_use"); files take precedence."""
     sources = _configured(directory / "tokenizer_config.json")
-    sources |= _configured(directory / "chat_template.json")  # of a processor, for images and sounds
+    sources |= _configured(directory / "chat_template.json")  # of a processor, for media
     built_in = None if "default" in sources else chat_template(directory)
     if built_in is not None:
         sources["default"] = built_in
