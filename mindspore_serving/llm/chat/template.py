@@ -69,8 +69,8 @@ class ChatTemplate:
     ) -> "ChatTemplate | None":
         """Return the template of a model's directory, None if it has none.
 
-        It is read from chat_template.jinja or tokenizer_config.json; ChatGLM's is known by its
-        tokenizer.  Raises StartError.
+        It is read from chat_template.jinja, chat_template.json or tokenizer_config.json; ChatGLM's
+        is known by its tokenizer.  Raises StartError.
         """
         sources = _find_sources(Path(directory))
         if "default" not in sources:
@@ -231,6 +231,7 @@ def _cut(text: str) -> str:
 def _find_sources(directory: Path) -> dict[str, str]:
     """Return the templates by name ("default", "tool_use"); files take precedence."""
     sources = _configured(directory / "tokenizer_config.json")
+    sources |= _configured(directory / "chat_template.json")  # of a processor, for media
     built_in = None if "default" in sources else chat_template(directory)
     if built_in is not None:
         sources["default"] = built_in

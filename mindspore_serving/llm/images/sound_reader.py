@@ -64,6 +64,10 @@ class SoundReader:
         except InvalidInputs as error:
             raise InvalidField(source.field, str(error)) from None
 
+    def text_of(self, index: int, image: PreparedImage) -> str:
+        """Return the text of a sound, which is the same at any `index`."""
+        return image.text
+
     def prepare(self, samples: Samples, digest: bytes) -> PreparedImage:
         """Prepare a decoded sound.  Raises InvalidInputs if it is too short."""
         sound = samples / np.float32(32768)

@@ -93,7 +93,8 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         checkpoint = Checkpoint.of(checkpoint, tensors=tensors)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
-    if spec.image_levels and config.max_images and grid.stages.size > 1:
+    has_features = spec.architecture.has_features(config.max_images, config.max_audios)
+    if spec.image_levels and has_features and grid.stages.size > 1:
         _check_images(spec, config)
     stages, peers, exchange, experts = grid.stages, grid.peers, None, None
     part = spec

@@ -38,7 +38,7 @@ class ImagePrompt:
     def __init__(self, reader: MediaReader, messages: Messages | None, markdown: str = "") -> None:
         sources = find_media(messages or (), markdown)
         replacements = reader.read(sources)
-        self._reader = reader.images
+        self._readers = reader.by_kind
         self._links: dict[str, ImageMark] = {}
         if markdown:
             self._links = {
@@ -76,9 +76,8 @@ class ImagePrompt:
     def _texts(self, kind: str, media: Sequence[PreparedImage]) -> list[str]:
         """Return the texts of those of `media` that are of a kind, in order."""
         chosen = [medium for medium in media if medium.kind == kind]
-        if kind == IMAGE and self._reader is not None:
-            return [self._reader.text_of(index, image) for index, image in enumerate(chosen)]
-        return [medium.text for medium in chosen]
+        reader = self._readers[kind]
+        return [reader.text_of(index, medium) for index, medium in enumerate(chosen)]
 
 
 def to_prompt_images(

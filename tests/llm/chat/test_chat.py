@@ -370,6 +370,8 @@ def test_the_template_of_the_tokenizers_configuration_is_found(tmp_path):
 
 def test_a_template_file_goes_before_the_configuration(tmp_path):
     write(tmp_path, "tokenizer_config.json", {"chat_template": "config"})
+    write(tmp_path, "chat_template.json", {"chat_template": "of the processor"})
+    assert ChatTemplate.open(tmp_path).render(CHAT) == "of the processor"
     write(tmp_path, "chat_template.jinja", "file")
     assert ChatTemplate.open(tmp_path).render(CHAT) == "file"
 

@@ -97,7 +97,7 @@ _QWEN2_5_OMNI = replace(
     defaults={**_QWEN2_VL.defaults, "max_window_layers": 28},
 )  # fmt: skip
 _QWEN3_OMNI = replace(
-    MIXTURES["Qwen3MoeForCausalLM"], shardable=False, takes_images=True, takes_sounds=True,
+    MIXTURES["Qwen3MoeForCausalLM"], takes_images=True, takes_sounds=True,
     image_axes=INTERLEAVED, read=_qwen3_vl,
     unused=("max_window_layers", *_QWEN3_VL.unused, *_OF_OMNI),
     defaults={**MIXTURES["Qwen3MoeForCausalLM"].defaults, "norm_topk_prob": True},
