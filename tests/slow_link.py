@@ -57,7 +57,7 @@ class SlowLink:
         there, back = await asyncio.open_connection(*self.target)
         ways = [self._pass(reader, back, is_counted=True), self._pass(there, writer)]
         try:
-            with suppress(OSError):
+            with suppress(OSError, asyncio.CancelledError):  # else the server logs it
                 await asyncio.gather(*ways)
         finally:
             for end in (writer, back):
