@@ -39,9 +39,10 @@ def check_library(
     StartError if the library is missing or ambiguous.
     """
     path = os.path.join(directory, name)
-    if file_check.find_voice(path) and not os.path.isfile(os.path.join(path, CONFIG_FILE)):
+    checkpoint = repository.language_model_path(path)
+    if checkpoint and file_check.find_voice(checkpoint):
         formats.require("onnx")
-    elif repository.is_language_model(path):
+    elif checkpoint:
         runtime = _engine(engine) or runtime or AUTO
         for module in (*_LANGUAGE, _LIBRARIES.get(runtime, runtime)):
             _check(module)

@@ -85,12 +85,11 @@ def describe(path: str, runtime: str) -> Card:
         }
     if os.path.isfile(os.path.join(location, CONFIG_FILE)):
         return card | {"kind": SERVABLE, "problem": ""}
-    if file_check.find_voice(location):
-        return card | _voices(location)
-    if is_speech(location):
-        return card | _speech(location)
-    if repository.is_language_model(location):
-        return card | _language_model(location, runtime)
+    if checkpoint := repository.language_model_path(location):
+        if file_check.find_voice(checkpoint):
+            return card | _voices(checkpoint)
+        is_sound = is_speech(checkpoint)
+        return card | (_speech(checkpoint) if is_sound else _language_model(checkpoint, runtime))
     return card | _model_file(location)
 
 

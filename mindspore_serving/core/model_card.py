@@ -76,6 +76,11 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     memory: str = ""  # the same: how much memory the cache may take, why, and how to change it
 
     @property
+    def embeds_chats(self) -> bool:
+        """True if texts and images are embedded as conversations, by the chat template."""
+        return self.can_embed and self.takes_images and self.has_chat_template
+
+    @property
     def longest_prompt(self) -> int:
         """Maximum number of tokens of a prompt, with room for one of the answer."""
         return min(self.max_prompt_len or self.max_model_len, self.max_model_len - 1)

@@ -3,7 +3,7 @@
 Messages between a front end and the worker that has the model, like those of `llm_messages`.
 """
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -26,6 +26,7 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
     """Request for a vector of each prompt: text, token ids or an image.
 
     Args:
+        messages: a conversation to embed in place of prompts, as in `Generate`.
         images: in the order of their places, where `prompts` has "".
         prompt_name: which of the model's instructions precedes texts; None for its default, "" for
             none.
@@ -35,9 +36,15 @@ class Embed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="
 
     prompts: list[str | list[int]]
     images: list[EmbeddedImage] = []
+    messages: list[dict[str, Any]] = []
     prompt_name: str | None = None
     truncate: Side = ""
     scale: Literal["model", "unit", "none"] = "model"
+
+    @property
+    def count(self) -> int:
+        """Number of vectors."""
+        return len(self.prompts) or bool(self.messages)
 
 
 class Score(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="score"):

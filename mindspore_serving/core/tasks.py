@@ -81,7 +81,8 @@ HEADS = {  # suffix of an architecture's name -> its task
 }
 # Architectures with towers for texts and images, whose names end like those of other models.
 DUAL = ("CLIPModel", "SiglipModel", "Siglip2Model")
-DETECTORS = ("OwlViTForObjectDetection", "Owlv2ForObjectDetection")
+GROUNDED = ("GroundingDinoForObjectDetection", "MMGroundingDinoForObjectDetection")
+DETECTORS = ("OwlViTForObjectDetection", "Owlv2ForObjectDetection", *GROUNDED)
 
 
 @dataclass(frozen=True, slots=True)

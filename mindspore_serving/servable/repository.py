@@ -70,9 +70,8 @@ def make_declaration(
             raise InvalidInputs(
                 f"servable '{servable_name}' is a language model, so {set_axes[0]} does not apply"
             )
-        described = None if is_upstream(options) else formats.language_model(root)
-        location = described.language_path if described is not None else root
-        return bare_language(location, servable_name, options), version or 1
+        location, version = _find_checkpoint(root, version, options)
+        return bare_language(location, servable_name, options), version
     if os.path.isfile(os.path.join(root, CONFIG_FILE)):
         for argument in [f"backend='{backend}'"] * bool(backend) + set_axes:
             raise InvalidInputs(
@@ -93,6 +92,26 @@ def make_declaration(
         model_paths(servable_directory, servable_name, version, model)
         config_path(servable_directory, servable_name, model)
     return declaration, version
+
+
+def _find_checkpoint(root: str, version: int, options: Mapping[str, Any]) -> tuple[str, int]:
+    """Return the checkpoint of a language model and its version; 0 is the newest.
+
+    Raises StartError if the version has none.
+    """
+    if is_upstream(options):
+        return root, version or 1
+    if path := language_model_path(root, version):
+        is_newest = path != root and not version
+        number = int(os.path.basename(path)) if is_newest else version or 1
+        described = formats.language_model(path)
+        return path if described is None else described.language_path, number
+    available = [number for number in bare.versions(root) if language_model_path(root, number)]
+    problem = why_no_language_model(os.path.join(root, str(version)))
+    raise StartError(
+        f"Version {version} of the language model '{root}' has no checkpoint"
+        f"{': ' * bool(problem)}{problem}; versions with one are {', '.join(map(str, available))}"
+    )
 
 
 def _batch_arguments(
@@ -119,27 +138,40 @@ def bare_model(root: str, version: int, *, allow_pickle: bool) -> DeclaredModel:
 
 
 def is_language_model(path: str) -> bool:
-    """Return whether `path` is a language model without servable_config.py.
+    """Return whether `path` is a language model without servable_config.py, or has versions of one.
 
     It is a GGUF file, a file of whisper.cpp, or a directory with a config.json that names an
     architecture, or with a model.bin of Whisper, or without config.json and with a GGUF file or
-    Mistral's params.json, or a file of another server that describes one, or a voice.
+    Mistral's params.json, or a file of another server that describes one, or a voice. A version is
+    such a directory, too.
     """
-    if formats.is_language_model(path):
-        return not os.path.isfile(os.path.join(path, CONFIG_FILE))
+    return bool(language_model_path(path))
+
+
+def language_model_path(root: str, version: int = 0) -> str:
+    """Return the checkpoint of a version of the language model `root`; "" if there is none.
+
+    A model without version directories is all of its versions. `version` 0 is the newest directory
+    that has a checkpoint.
+    """
+    if os.path.isfile(os.path.join(root, CONFIG_FILE)):
+        return ""
+    if _is_checkpoint(root):
+        return root
+    numbers = [version] if version else reversed(bare.versions(root))
+    paths = (os.path.join(root, str(number)) for number in numbers)
+    return next((path for path in paths if _is_checkpoint(path) and not bare.is_bare(path)), "")
+
+
+def _is_checkpoint(path: str) -> bool:
+    if formats.is_language_model(path) or file_check.find_voice(path):
+        return True
     if os.path.isfile(path):
-        is_sound = file_check.is_speech_file(path) or bool(file_check.find_voice(path))
-        return path.endswith(GGUF) or is_sound
-    if file_check.find_voice(path):
-        return not os.path.isfile(os.path.join(path, CONFIG_FILE))
-    config = os.path.join(path, MODEL_CONFIG)
-    if os.path.isdir(path) and not os.path.isfile(config):
+        return path.endswith(GGUF) or file_check.is_speech_file(path)
+    if os.path.isdir(path) and not os.path.isfile(os.path.join(path, MODEL_CONFIG)):
         names = os.listdir(path)
-        has_model = any(name.endswith(GGUF) for name in names) or MISTRAL_CONFIG in names
-        return CONFIG_FILE not in names and has_model
-    has_config = os.path.isfile(os.path.join(path, CONFIG_FILE))
-    is_model = file_check.is_speech_model(path) or "architectures" in read_model_config(path)
-    return not has_config and is_model
+        return any(name.endswith(GGUF) for name in names) or MISTRAL_CONFIG in names
+    return file_check.is_speech_model(path) or "architectures" in read_model_config(path)
 
 
 def read_model_config(path: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from mindspore_serving.server.downloads import process
 from mindspore_serving.server.downloads.job import PullJob
 from mindspore_serving.server.downloads.messages import Planned
 from mindspore_serving.server.new_models import complete, engine_options
-from mindspore_serving.server.repository import ModelRepository
+from mindspore_serving.server.repository import NO_ROUTE, ModelRepository
 
 MAX_PULLS = 4  # downloads at a time
 MAX_NAMES = 100  # of models that clients have made
@@ -146,6 +146,7 @@ class MasterClientModels:
         made = replace(
             deployment,
             **_ON_DEMAND,
+            **NO_ROUTE,
             alias=servable,
             llm_options={**deployment.llm_options, **options},
             generation=0,

@@ -371,10 +371,10 @@ def _check_routing(name: str, versions: Sequence[AvailableVersion]) -> None:
 
 def _without_route(deployment: Deployment) -> Deployment:
     """Return what workers depend on of a deployment."""
-    return replace(deployment, generation=0, **_NO_ROUTE)
+    return replace(deployment, generation=0, **NO_ROUTE)
 
 
-_NO_ROUTE: dict[str, Any] = {name: SERVABLE[name].default for name in ROUTING}
+NO_ROUTE: dict[str, Any] = {name: SERVABLE[name].default for name in ROUTING}
 
 
 def key_of(deployment: Deployment) -> tuple[str, int]:

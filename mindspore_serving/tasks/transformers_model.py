@@ -33,6 +33,9 @@ CLASSES = {
     "image-segmentation": "AutoModelForSemanticSegmentation",
     "zero-shot-object-detection": "AutoModelForZeroShotObjectDetection",
 }
+# Set, as a name in config.json could refer to code elsewhere. The masks of Grounding DINO's text
+# model are ignored by "eager", and its other parts have no "sdpa".
+ATTENTION = {"": "eager", "text_config": "sdpa"}
 DEFAULT_POSITIONS = 512  # tokens, if config.json does not say
 
 
@@ -55,7 +58,7 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
-            attn_implementation="eager",  # a name in config.json could refer to code elsewhere
+            attn_implementation=ATTENTION,
             dtype=torch.float32,
             output_loading_info=True,
         )

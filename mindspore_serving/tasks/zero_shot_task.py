@@ -134,13 +134,18 @@ def encode_text(
     tokenizer: Tokenizer, text: str, max_tokens: int, vocab_size: int
 ) -> tuple[int, ...]:
     """Return the tokens of the text of a label.  Raises InvalidInputs if they are too many."""
-    if len(text) > PER_TOKEN * max_tokens:
-        problem = f"a text has {len(text)} characters, the model takes {max_tokens} tokens"
-        raise InvalidInputs(f"candidate_labels: {problem}")
+    check_text_size(text, max_tokens)
     try:
         return tuple(check_prompt(tokenizer.encode(text), vocab_size, max_tokens))
     except InvalidInputs as error:
         raise InvalidInputs(f"candidate_labels: {error}") from None
+
+
+def check_text_size(text: str, max_tokens: int) -> None:
+    """Raise InvalidInputs for a text of labels that is too long to be split into tokens."""
+    if len(text) > PER_TOKEN * max_tokens:
+        problem = f"a text has {len(text)} characters, the model takes {max_tokens} tokens"
+        raise InvalidInputs(f"candidate_labels: {problem}")
 
 
 def read_labels(text: str) -> list[str]:

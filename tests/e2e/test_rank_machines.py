@@ -115,11 +115,12 @@ def test_tokens_over_machines_are_those_of_the_reference(start_cluster, runtime,
 
 
 @pytest.mark.long
-def test_an_image_over_machines_is_answered_as_by_the_reference(start_cluster):
+@pytest.mark.parametrize("division", ["pipeline_parallel", "tensor_parallel"])
+def test_an_image_over_machines_is_answered_as_by_the_reference(start_cluster, division):
     made, picture = start_cluster(local_slots=0), seeing.image(1)
     machines(made, 1, 1)
     path = seeing.build(made.directory, "qwen2-vl")
-    options = {**OPTIONS, "runtime": "openvino", "pipeline_parallel": 2}
+    options = {**OPTIONS, "runtime": "openvino", division: 2}
     server.start_servables(
         ServableStartConfig(
             str(made.directory), "qwen2-vl", rank_machines=2, llm_options=options

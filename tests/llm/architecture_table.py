@@ -11,6 +11,7 @@ from tests.llm import architectures, checkpoints, seeing
 from tests.llm.models.test_gguf_architectures import CASES as CONVERTED
 from tests.llm.models.test_gguf_models import CASES as FILES
 from tests.llm.models.test_models_openvino import NAMES as OPENVINO
+from tests.llm.parallel import test_image_ranks as image_ranks
 from tests.llm.parallel.test_tokens import CUT, CUT_ALIKE
 from tests.llm.runtimes.test_mindspore_architectures import NAMES as MINDSPORE
 
@@ -48,7 +49,7 @@ COMPARED = {
     "openvino": {*OPENVINO, *architectures.ALL, *seeing.KINDS},
     "torch": {*checkpoints.ALL, *architectures.ALL, *seeing.KINDS},
     "mindspore": {*checkpoints.ALL, *MINDSPORE},
-    "tensor_parallel": {*CUT, *CUT_ALIKE},
+    "tensor_parallel": {*CUT, *CUT_ALIKE, *image_ranks.CUT, *image_ranks.CUT_ALIKE},
     GGUF: {*CONVERTED, *(LLAMA_CPP[family].name for family, _, _ in FILES.values())},
 }
 

@@ -171,3 +171,55 @@ def build_detector(directory: Path, family: str) -> Path:
     }
     (directory / "preprocessor_config.json").write_text(json.dumps({**_STEPS, **processor}))
     return directory
+
+
+GROUNDED = {"grounding-dino": "GroundingDino", "mm-grounding-dino": "MMGroundingDino"}
+_IDS = {"[CLS]": 101, "[SEP]": 102, ".": 1012, "?": 1029}  # which the model knows by number
+_SWIN = {
+    "embed_dim": 12,
+    "depths": [1, 1, 1, 1],
+    "num_heads": [1, 2, 2, 2],
+    "window_size": 4,
+    "image_size": 64,
+    "out_indices": [2, 3, 4],
+}
+_SMALL_DINO = {
+    "d_model": 64,  # two channels in each of 32 groups
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "num_queries": 12,
+    "num_feature_levels": 4,
+    "max_text_len": 24,
+}
+
+
+def build_grounded(directory: Path, family: str) -> Path:
+    """Write a detector that reads all labels as one text."""
+    name = GROUNDED[family]
+    words = {f"[unused{number}]": number for number in range(1030)}
+    for word, number in {**_IDS, "[UNK]": 100}.items():
+        del words[f"[unused{number}]"]
+        words[word] = number
+    labels = sorted({word for label in LABELS for word in label.split()})
+    words |= {word: 1030 + index for index, word in enumerate(labels)}
+    inner = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [(word, _IDS[word]) for word in ("[CLS]", "[SEP]")]
+    inner.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=special)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=inner).save_pretrained(directory)
+    text = {**_TEXT, "vocab_size": len(words), "max_position_embeddings": 32}
+    swin, bert = transformers.SwinConfig(**_SWIN), transformers.BertConfig(**text)
+    fields = {**_SMALL_DINO, "backbone_config": swin, "text_config": bert}
+    save(directory, getattr(transformers, f"{name}ForObjectDetection"), fields)
+    processor = {
+        "image_processor_type": "GroundingDinoImageProcessor",
+        "size": {"shortest_edge": 48, "longest_edge": 80},
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }
+    (directory / "preprocessor_config.json").write_text(json.dumps({**_STEPS, **processor}))
+    return directory

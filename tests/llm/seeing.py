@@ -28,6 +28,14 @@ MARKS = ["<unk>", "<s>", "</s>", "<image>", "<fake_token_around_image>", "<globa
 MARKS += ["<start_of_image>", "<end_of_image>", "[IMG_BREAK]", "[IMG_END]", "<img>", "</img>"]
 MARKS += [f"<row_{row}_col_{column}>" for row in (1, 2, 3, 4) for column in (1, 2, 3, 4)]
 IMAGE = 3  # the token that stands for a vector
+# Kind -> its own marks, in place of those that it lacks.
+OTHER_MARKS = {
+    "minicpm-v": {
+        "<image>": "<|image_pad|>", "<fake_token_around_image>": "<image>",
+        "<global-img>": "</image>", "<start_of_image>": "<slice>", "<end_of_image>": "</slice>",
+        "<img>": "<image_id>", "</img>": "</image_id>",
+    }
+}  # fmt: skip
 TEMPLATE = (  # knows parts alone, as those of such models do
     "{% for message in messages %}{{ message['role'] }}:{% for part in message['content'] %}"
     "{% if part['type'] == 'image' %}<image>{% else %}{{ part['text'] }}{% endif %}{% endfor %}"
@@ -109,6 +117,12 @@ INTERNVL = {
                       "patch_size": [8, 8]},
     "tie_word_embeddings": False,
 }  # fmt: skip
+MINICPM = {
+    "vision_config": {
+        k: v for k, v in {**VISION, "patch_size": 4}.items() if k != "initializer_range"
+    },
+    "insert_layer_id": 1,
+}
 PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 8, "image_size": 64}
 ROWS_OF_PATCHES = {
     "vision_config": PIXTRAL, "vision_feature_layer": -1, "vision_feature_select_strategy": "full",
@@ -144,6 +158,10 @@ TEXTS: dict[str, dict[str, Any]] = {
         **DELTA_RULE, "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5},
         "initializer_range": 0.1,
     },
+    "minicpm-v": {
+        **DELTA_RULE, "rope_parameters": {**MROPE, "partial_rotary_factor": 0.5},
+        "initializer_range": 0.1,
+    },
     "glm4v": {"rope_parameters": GLM_ROPE},
     "glm4v-moe": {
         **GROUPED, "rope_parameters": GLM_ROPE, "attention_bias": True, "initializer_range": 0.1,
@@ -176,6 +194,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "internvl-qwen3": (
         "InternVL", "qwen3", {**INTERNVL, "tie_word_embeddings": True}, "GotOcr2",
     ),
+    "minicpm-v": ("MiniCPMV4_6", "qwen3_5_text", MINICPM, "MiniCPMV4_6"),
     "pixtral": ("Llava", "mistral", ROWS_OF_PATCHES, "Pixtral"),
     "mistral3-images": ("Mistral3", "mistral", MERGED, "Pixtral"),
     "ministral3-images": ("Mistral3", "ministral3", MERGED, "Pixtral"),
@@ -196,6 +215,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "LlavaOnevision": {
         "size": {"height": 32, "width": 32}, "image_grid_pinpoints": RESOLUTIONS,
     },
+    "MiniCPMV4_6": {"scale_resolution": 32, "patch_size": 4, "max_slice_nums": 4},
     "GotOcr2": {"size": {"height": 32, "width": 32}, "max_patches": 6},
     "Pixtral": {"size": {"longest_edge": 64}},
 }  # fmt: skip
@@ -217,7 +237,7 @@ def build(directory: Path, kind: str, name: str = "") -> Path:
     """The model's directory, below `directory`."""
     target = directory / (name or kind)
     target.mkdir(parents=True)
-    size = _write_tokenizer(target, _mark(kind))
+    size = _write_tokenizer(target, _mark(kind), OTHER_MARKS.get(kind, {}))
     prefix, text_model, more, _ = KINDS[kind]
     text = {**TEXT, **TEXTS.get(kind, {}), "model_type": text_model, "vocab_size": size}
     config = getattr(transformers, f"{prefix}Config")(
@@ -244,7 +264,8 @@ def _mark(kind: str) -> str:
     """Return the text that a template writes for an image."""
     if kind in BY_SIZE:
         return "<start_of_image><image><end_of_image>"
-    return "<start_of_image>" if kind == SEES_WHOLE else "<image>"
+    image = OTHER_MARKS.get(kind, {}).get("<image>", "<image>")
+    return "<start_of_image>" if kind == SEES_WHOLE else image
 
 
 def processor(kind: str) -> Any:
@@ -252,13 +273,14 @@ def processor(kind: str) -> Any:
     return getattr(transformers, f"{prefix}ImageProcessorPil")(**SIZES[prefix])
 
 
-def _write_tokenizer(directory: Path, mark: str) -> int:
+def _write_tokenizer(directory: Path, mark: str, other_marks: dict[str, str]) -> int:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {text: number for number, text in enumerate([*MARKS, *letters])}
+    marks = [other_marks.get(name, name) for name in MARKS]
+    vocabulary = {text: number for number, text in enumerate([*marks, *letters])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(MARKS)
+    tokenizer.add_special_tokens(marks)
     tokenizer.save(str(directory / "tokenizer.json"))
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     (directory / "tokenizer_config.json").write_text(json.dumps(config))
@@ -335,6 +357,12 @@ class Reference:
     def logits(self, ids: Sequence[int], images: Sequence[Image.Image]) -> np.ndarray:
         with torch.inference_mode():
             return self._model(**self._inputs(ids, images)).logits[0].numpy()
+
+    def vector(self, ids: Sequence[int], images: Sequence[Image.Image]) -> np.ndarray:
+        """Return the state of the last token, scaled to length 1."""
+        with torch.inference_mode():
+            states = self._model.model(**self._inputs(ids, images)).last_hidden_state
+            return torch.nn.functional.normalize(states[0, -1], dim=0).numpy()
 
     def greedy(self, ids: Sequence[int], images: Sequence[Image.Image], count: int) -> list[int]:
         with torch.inference_mode():

@@ -49,6 +49,38 @@ def test_only_directories_named_by_a_number_are_versions(servable):
     assert repository.versions(servable.directory, "tiny") == [2]
 
 
+LLAMA = '{"architectures": ["LlamaForCausalLM"]}'
+
+
+def write_checkpoints(root, *numbers):
+    for number in numbers:
+        (root / str(number)).mkdir(parents=True)
+        (root / str(number) / "config.json").write_text(LLAMA)
+
+
+def test_directories_of_checkpoints_are_versions_of_a_language_model(tmp_path):
+    write_checkpoints(tmp_path / "chat", 1, 2)
+    (tmp_path / "chat" / "3").mkdir()  # a copy that has begun
+    assert repository.is_language_model(str(tmp_path / "chat"))
+    for version, chosen in ((0, 2), (1, 1), (2, 2)):
+        declaration, number = repository.make_declaration(str(tmp_path), "chat", version)
+        assert number == chosen
+        assert declaration.language.path == str(tmp_path / "chat" / str(chosen))
+
+
+def test_a_version_without_checkpoint_is_refused(tmp_path):
+    write_checkpoints(tmp_path / "chat", 1, 2)
+    (tmp_path / "chat" / "3").mkdir()
+    with pytest.raises(StartError, match=r"Version 3 of .*chat' has no checkpoint.* are 1, 2$"):
+        repository.make_declaration(str(tmp_path), "chat", 3)
+
+
+def test_a_model_file_beside_a_config_of_a_checkpoint_stays_a_model_file(tmp_path):
+    write_checkpoints(tmp_path / "net", 1)
+    (tmp_path / "net" / "1" / "net.onnx").write_bytes(b"")
+    assert not repository.is_language_model(str(tmp_path / "net"))
+
+
 def test_a_specified_version_must_exist(servable):
     servable.write(METHOD).add("1/add.mindir")
     assert refused(servable, 2) == (

@@ -76,6 +76,59 @@ def test_threshold_and_top_k_choose_boxes(task, directory):
     assert json.loads(three[0]) == json.loads(above[0])[:3]
 
 
+@pytest.fixture(scope="module", params=dual_towers.GROUNDED)
+def grounded(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("dino") / "dino"
+    dual_towers.build_grounded(directory, request.param)
+    task = open_task(TaskSpec(str(directory), DETECTION))
+    yield task, directory
+    task.close()
+
+
+def grounded_reference(directory, image):
+    """Return scores, labels and boxes of the library's own model and processor."""
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    images = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
+    processor = transformers.GroundingDinoProcessor(images, tokenizer)
+    model = transformers.AutoModelForZeroShotObjectDetection.from_pretrained(directory).eval()
+    inputs = processor(images=image, text=LABELS, return_tensors="pt")
+    with torch.no_grad():
+        outputs = model(**inputs)
+    size = [(image.height, image.width)]
+    (boxes,) = processor.post_process_grounded_object_detection(
+        outputs, threshold=0.0, target_sizes=size
+    )
+    of_tokens = outputs.logits[0].numpy()[:, [1, 3, 5, 6]]  # [CLS] cat . dog . an owl . [SEP]
+    names = [[*LABELS, LABELS[2]][index] for index in of_tokens.argmax(1)]
+    return boxes["scores"].numpy(), names, boxes["boxes"].numpy()
+
+
+def test_boxes_of_labels_in_a_text_are_those_of_the_reference(grounded):
+    task, directory = grounded
+    picture = dual_towers.pictures()[2]
+    scores, names, boxes = grounded_reference(directory, picture)
+    (answer,) = task.run([(dual_towers.file_of(picture), json.dumps(LABELS), LOW, ALL)])
+    rows = json.loads(answer[0])
+    order = np.argsort(-scores, kind="stable")
+    assert np.abs([each["score"] for each in rows] - scores[order]).max() < 1e-4
+    assert np.abs(np.array([each["box"] for each in rows]) - boxes[order]).max() < 0.02
+    assert [each["label"] for each in rows] == [names[index] for index in order]
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"),
+    [
+        ('["cat. dog"]', "labels without '.?', which separate"),
+        (",".join(["cat"] * 12), "26 tokens, the model takes 24 together"),
+        ("cat" * 600, "1801 characters"),
+    ],
+)
+def test_labels_that_fit_no_text_are_refused(grounded, labels, told):
+    (outcome,) = grounded[0].run([(dual_towers.file_of(dual_towers.pictures()[0]), labels)])
+    assert isinstance(outcome, InvalidInputs)
+    assert told in str(outcome)
+
+
 @pytest.mark.parametrize(
     ("row", "told"),
     [

@@ -1,6 +1,7 @@
 """Inputs of /v1/embeddings: texts, token ids and images, in OpenAI's field and in a chat's form."""
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -38,14 +39,21 @@ class EmbeddingMessage(msgspec.Struct):
     role: str = "user"
 
 
+class Inputs(NamedTuple):
+    """Fields of `Embed`."""
+
+    prompts: list[Prompt]
+    images: list[EmbeddedImage]
+    messages: list[dict[str, Any]] = []
+
+
 EmbeddingInput = str | list[str | Int | list[Int] | EmbeddingPart]
-Inputs = tuple[list[Prompt], list[EmbeddedImage]]
 
 
 def read_inputs(
     value: EmbeddingInput | UnsetType, messages: Sequence[EmbeddingMessage] | None, card: ModelCard
 ) -> Inputs:
-    """Return the prompts, with "" for each image, and the images.
+    """Return the prompts, with "" for each image, and the images; or a conversation.
 
     Raises InvalidField: neither or both of `input` and `messages`, wrong kinds of inputs, too many
     of them, or an image for a model that reads none.
@@ -57,7 +65,7 @@ def read_inputs(
     if isinstance(value, UnsetType):
         raise InvalidField("input", "is missing")
     if isinstance(value, str) or not any(isinstance(entry, EmbeddingPart) for entry in value):
-        return to_prompts(value, card, "input"), []  # type: ignore[arg-type]
+        return Inputs(to_prompts(value, card, "input"), [])  # type: ignore[arg-type]
     if not all(isinstance(entry, str | EmbeddingPart) for entry in value):
         raise unexpected("input", msgspec.to_builtins(value), _FORMS)
     prompts: list[Prompt] = []
@@ -67,16 +75,21 @@ def read_inputs(
             _add(f"input[{index}]", entry, card, prompts, images)
         else:
             prompts.append(str(entry))
-    return to_prompts(prompts, card, "input"), images
+    return Inputs(to_prompts(prompts, card, "input"), images)
 
 
 def _read_messages(messages: Sequence[EmbeddingMessage], card: ModelCard) -> Inputs:
-    """Return the only text or image of a chat."""
+    """Return a conversation, or the only text or image of a chat."""
     prompts: list[Prompt] = []
     images: list[EmbeddedImage] = []
     if not card.takes_images:
         problem = "is for models that embed images; send the texts to embed as input"
         raise InvalidField("messages", problem)
+    if card.embeds_chats:
+        contents = [_to_content(index, message, card) for index, message in enumerate(messages)]
+        roles = [message.role for message in messages]
+        pairs = zip(roles, contents, strict=True)
+        return Inputs([], [], [{"role": role, "content": content} for role, content in pairs])
     for index, message in enumerate(messages):
         if isinstance(message.content, str):
             prompts.append(message.content)
@@ -86,7 +99,23 @@ def _read_messages(messages: Sequence[EmbeddingMessage], card: ModelCard) -> Inp
     if len(prompts) != 1:
         problem = f"have {len(prompts)} texts and images, expected one: the model embeds either"
         raise InvalidField("messages", problem)
-    return prompts, images
+    return Inputs(prompts, images)
+
+
+def _to_content(index: int, message: EmbeddingMessage, card: ModelCard) -> Any:
+    """Return the content of a message for the chat template."""
+    if isinstance(message.content, str):
+        return message.content
+    content: list[dict[str, Any]] = []
+    for position, part in enumerate(message.content):
+        texts: list[Prompt] = []
+        images: list[EmbeddedImage] = []
+        _add(f"messages[{index}].content[{position}]", part, card, texts, images)
+        content += [
+            {"type": "image_url", "image_url": {"url": image.url}, "field": image.field}
+            for image in images
+        ] or [{"type": "text", "text": text} for text in texts]
+    return content
 
 
 def _add(

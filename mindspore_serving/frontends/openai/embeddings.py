@@ -51,8 +51,8 @@ async def answer(state: AppState, http: Request, body: EmbeddingRequest) -> Open
     if body.encoding_format not in (None, *FORMATS):
         raise unexpected("encoding_format", body.encoding_format, " or ".join(FORMATS))
     check_dimensions(body.dimensions, model)
-    prompts, images = read_inputs(body.input, body.messages, model.card)
-    request = Embed(prompts=prompts, images=images, prompt_name=body.prompt_name)
+    inputs = read_inputs(body.input, body.messages, model.card)
+    request = Embed(**inputs._asdict(), prompt_name=body.prompt_name)
     with renaming_fields("input" if body.messages is None else "messages", EMBEDDINGS, body):
         embedded = await while_connected(
             http, model.call(request, Embedded, request_options_of(http))

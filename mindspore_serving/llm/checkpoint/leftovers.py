@@ -31,7 +31,7 @@ class Leftover:
 
 IMAGES = Leftover(
     r"(model\.)?((vision_tower|vision_model|visual|multi_modal_projector|connector"
-    r"|embed_vision)\..*|image_newline)",
+    r"|embed_vision|merger)\..*|image_newline)",
     "of images or sounds",
 )
 LEFTOVERS = (

@@ -145,12 +145,14 @@ class Embedder:
     def _step_long(self, long: _LongPrompt) -> list[tuple[str, Vectors | ServingError]]:
         """Compute the next chunk of a long prompt; its vector comes with the last chunk."""
         end = long.start + self._config.max_num_batched_tokens
-        piece, is_last = long.text.ids[long.start : end], end >= len(long.text.ids)
+        if long.text.images is not None:
+            end = long.text.images.end_of_piece(long.start, end)
+        is_last = end >= len(long.text.ids)
         state = None
         for slot in long.slots:
             state = StateSlots(slot if long.start else -1, slot)
-        row = (piece, long.start, long.blocks, int(is_last))
-        step = Step((Row(*row, uses_long_rope=self._uses_long_rope(long.text), state=state),))
+        piece = long.text, long.start, end, long.blocks
+        step = Step((self._row(*piece, num_logits=int(is_last), state=state),))
         try:
             if not is_last:
                 self._runner.run(step)
@@ -165,8 +167,30 @@ class Embedder:
         self._end_long(long)
         return [(long.request_id, vector)]
 
-    def _uses_long_rope(self, text: PromptText) -> bool:
-        return 0 < self._runner.rope_switch < len(text.ids)
+    def _row(
+        self,
+        text: PromptText,
+        start: int,
+        end: int,
+        blocks: list[int],
+        *,
+        num_logits: int = 1,
+        state: StateSlots | None = None,
+    ) -> Row:
+        """Return the row of the tokens `start` .. `end - 1` of `text`."""
+        tokens, features, rope_positions = text.ids[start:end], None, None
+        if text.images is not None:
+            tokens, features, rope_positions = text.images.inputs(tokens, start)
+        return Row(
+            tokens,
+            start,
+            blocks,
+            num_logits,
+            state=state,
+            features=features,
+            uses_long_rope=0 < self._runner.rope_switch < len(text.ids),
+            rope_positions=rope_positions,
+        )
 
     def _end_long(self, long: _LongPrompt) -> None:
         self._pool.free(long.blocks)
@@ -181,10 +205,7 @@ class Embedder:
         batch = [self._waiting.pop(request_id) for request_id in ids]
         tables = [self._allocate(text) for text in batch]
         pairs = zip(batch, tables, strict=True)
-        rows = [
-            Row(text.ids, 0, blocks, 1, uses_long_rope=self._uses_long_rope(text))
-            for text, blocks in pairs
-        ]
+        rows = [self._row(text, 0, len(text.ids), blocks) for text, blocks in pairs]
         try:
             vectors = self._embed(Step(tuple(rows)), batch)
         except RunnerLost:

@@ -14,6 +14,7 @@ from mindspore_serving.llm.checkpoint.pooling import Pooling, read_pooling, unit
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.engine.heads import ModuleHead, sequence_head
 from mindspore_serving.llm.engine.labels import Labels, read_labels, read_score_problem
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.step import Vectors
 
 TOKEN_BYTES = 256  # of an image that waits: the limit of waiting tokens bounds their memory
@@ -25,12 +26,14 @@ class PromptText:
 
     `types` are rows of the type table, None for zeros.  `normalizes` scales its vector to length 1;
     None as the model's directory says.  `image` has the inputs of a vision tower by name.
+    `images` are those in the text, for a model that generates.
     """
 
     ids: list[int]
     types: list[int] | None = None
     normalizes: bool | None = None
     image: Mapping[str, Any] | None = None
+    images: PromptImages | None = None
 
     @property
     def num_tokens(self) -> int:

@@ -50,6 +50,15 @@ class PromptImages:
         positions = self._positions[first:last] - start
         return Features(positions, np.concatenate(parts), self._is_bidirectional)
 
+    def inputs(
+        self, tokens: list[int], start: int
+    ) -> tuple[list[int], Features | None, Tokens | None]:
+        """Return what the model reads for `tokens` at `start`: ids, and fields of a `Row`."""
+        end = start + len(tokens)
+        features = self.between(start, end)
+        read = self.filled(tokens, features) if features else tokens
+        return read, features, self.rope_positions(start, end)
+
     def rope_positions(self, start: int, end: int) -> Tokens | None:
         """Return `Row.rope_positions` of the tokens `start` .. `end - 1`."""
         prompt = self._rope_positions

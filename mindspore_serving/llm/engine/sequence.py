@@ -209,12 +209,9 @@ class StepPlan:
             tokens, parents = sequence.search.tokens, sequence.search.parents
             num_logits = len(tokens)
         state = self.assign(sequence, len(tokens))
-        read = tokens
-        features = rope_positions = None
+        read, features, rope_positions = tokens, None, None
         if sequence.images is not None:
-            features = sequence.images.between(start, start + len(tokens))
-            rope_positions = sequence.images.rope_positions(start, start + len(tokens))
-            read = sequence.images.filled(tokens, features) if features else tokens
+            read, features, rope_positions = sequence.images.inputs(tokens, start)
         self.rows.append(
             Row(
                 read, start, sequence.blocks, max(0, num_logits),

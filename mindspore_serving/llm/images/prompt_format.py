@@ -30,6 +30,7 @@ class ImagePromptFormat:
         frame_options: arguments for the image processor of frames, instead of `options`.
         merge_size: a token stands for so many patches in height and in width, and has positions in
             both; 0 if it has the position of the token alone.
+        numbers: texts around the number of an image in its prompt, from 0; () for no numbers.
         process_shared: returns the output of the image processor, its first argument, for an image
             of a request with several; None if that is the same as for an image alone.
     """
@@ -47,6 +48,7 @@ class ImagePromptFormat:
     frame_options: Mapping[str, Any] | None = None
     merge_size: int = 0
     process_shared: Callable[[Any, Any], Processed] | None = None
+    numbers: tuple[str, str] | tuple[()] = ()
 
 
 def write_in_a_row(names: Sequence[str], count: int, processed: Processed) -> str:

@@ -11,7 +11,7 @@ from mindspore_serving.llm.images.llava_formats import llava, llava_next, llava_
 from mindspore_serving.llm.images.prompt_format import Config, ImagePromptFormat
 from mindspore_serving.llm.images.qwen_formats import qwen_vl
 from mindspore_serving.llm.images.row_formats import mistral3
-from mindspore_serving.llm.images.tile_formats import idefics, internvl
+from mindspore_serving.llm.images.tile_formats import idefics, internvl, minicpm
 
 _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Gemma3ForConditionalGeneration": gemma3,
@@ -23,6 +23,7 @@ _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "LlavaForConditionalGeneration": llava,
     "LlavaNextForConditionalGeneration": llava_next,
     "LlavaOnevisionForConditionalGeneration": llava_onevision,
+    "MiniCPMV4_6ForConditionalGeneration": minicpm,
     "Mistral3ForConditionalGeneration": mistral3,
     "Qwen2VLForConditionalGeneration": qwen_vl,
     "Qwen2_5_VLForConditionalGeneration": qwen_vl,

@@ -175,8 +175,15 @@ class PromptImageReader(ImageReader):
                     else "the chat template shows none in such a message, send them as the user"
                 ),
             )
-        texts = [image.text for image in images]
+        texts = [self.text_of(index, image) for index, image in enumerate(images)]
         return "".join(a + b for a, b in zip(pieces, [*texts, ""], strict=True))
+
+    def text_of(self, index: int, image: PreparedImage) -> str:
+        """Return the text of an image that is at `index` of the images in its prompt."""
+        numbers = self.prompt_format.numbers
+        if not numbers or not getattr(self._processor, "use_image_id", True):
+            return image.text
+        return f"{numbers[0]}{index}{numbers[1]}{image.text}"
 
     def _process(self, image: Any, options: Options, *, is_alone: bool) -> Mapping[str, Any]:
         prompt_format = self.prompt_format

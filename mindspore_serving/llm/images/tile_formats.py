@@ -1,6 +1,7 @@
 """Image prompt formats of families that cut an image into tiles, each with as many vectors."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from mindspore_serving.llm.images.frame_texts import plain_times, smolvlm_times
 from mindspore_serving.llm.images.prompt_format import (
@@ -14,6 +15,8 @@ from mindspore_serving.llm.images.prompt_format import (
 
 _FAKE, _GLOBAL = "<fake_token_around_image>", "<global-img>"  # of Idefics3 and SmolVLM
 _BEGIN, _END = "<img>", "</img>"  # of InternVL
+_IMAGE, _SLICE = ("<image>", "</image>"), ("<slice>", "</slice>")  # of MiniCPM-V
+_NUMBER = ("<image_id>", "</image_id>")
 
 
 def idefics(config: Config) -> ImagePromptFormat:
@@ -38,6 +41,15 @@ def internvl(config: Config) -> ImagePromptFormat:
     )  # fmt: skip
 
 
+def minicpm(config: Config) -> ImagePromptFormat:
+    """Return the format of MiniCPM-V 4.6: an image scaled down, then its slices row by row."""
+    divisor = 4 if config.get("downsample_mode", "16x") == "4x" else 16  # patches of a vector
+    return ImagePromptFormat(
+        image_token_id(config), 0, partial(_write_slices, divisor), {},
+        words=(*_IMAGE, *_SLICE, *_NUMBER), frame_options={"slice_mode": False}, numbers=_NUMBER,
+    )  # fmt: skip
+
+
 def _write_rows(names: Sequence[str], count: int, processed: Processed) -> str:
     """Write the tiles of an image row by row, then the whole image scaled down."""
     token = names[0]
@@ -52,3 +64,12 @@ def _write_rows(names: Sequence[str], count: int, processed: Processed) -> str:
 
 def _write_tiles(names: Sequence[str], count: int, processed: Processed) -> str:
     return f"{_BEGIN}{names[0] * count * int(processed['num_patches'][0])}{_END}"
+
+
+def _write_slices(divisor: int, names: Sequence[str], count: int, processed: Processed) -> str:
+    """Write an image and its slices, each with the vectors of its size."""
+    counts = [int(height * width) // divisor for height, width in processed["target_sizes"]]
+    texts = [f"{_SLICE[0]}{names[0] * each}{_SLICE[1]}" for each in counts[1:]]
+    rows, columns = processed["grids"][0]
+    slices = ["".join(texts[row * columns : (row + 1) * columns]) for row in range(rows)]
+    return _IMAGE[0] + names[0] * counts[0] + _IMAGE[1] + "\n".join(slices)

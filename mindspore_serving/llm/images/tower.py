@@ -25,6 +25,8 @@ from mindspore_serving.llm.step import Vectors
 
 GRAPH_RUNTIMES = (OPENVINO, COMBINED)
 MAX_CACHED_BYTES = 256 << 20  # of vectors
+# By model_type: the axis of an input along which images lie, where that is not the first.
+_AXES = {"minicpmv4_6": {"pixel_values": -1}}
 Computed: TypeAlias = list[tuple[bytes, Vectors]]  # hash of each image, and its vectors
 
 
@@ -130,6 +132,7 @@ class TorchTower:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        self._axes = _AXES.get(model.config.model_type, {})
         self.names = frozenset(inspect.signature(model.get_image_features).parameters)
 
     def run(self, images: Sequence[Inputs]) -> Vectors:
@@ -140,7 +143,10 @@ class TorchTower:
         try:
             with torch.inference_mode():
                 inputs = {
-                    name: torch.tensor(np.concatenate([x[name] for x in images]), device=device)
+                    name: torch.tensor(
+                        np.concatenate([x[name] for x in images], self._axes.get(name, 0)),
+                        device=device,
+                    )
                     for name in images[0]
                 }
                 output = self._model.get_image_features(**inputs, return_dict=True)

@@ -37,6 +37,18 @@ class RankExchange:
             for part in remaining:
                 target += part
 
+    def share(self, array: Floats, width: int) -> Floats:
+        """Return rank 0's `array`, [N, width], on every rank; the array of others has N rows."""
+        is_first = self._group.rank == 0
+        shared = array if is_first else np.zeros((len(array), width), np.float32)
+        flat = np.ascontiguousarray(shared).reshape(-1)
+        length = PART_BYTES // flat.itemsize
+        for begin in range(0, flat.size, length):
+            parts = self._all(flat[begin : begin + length])
+            if not is_first:
+                flat[begin : begin + length] = parts[0]
+        return shared
+
     def gather(self, array: Floats) -> Floats:
         """Return the logits [N, vocab_size] of every rank's rows; no rows on ranks other than 0."""
         is_first, width = self._group.rank == 0, max(rows.count for rows in self._rows)

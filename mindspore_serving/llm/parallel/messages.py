@@ -32,12 +32,13 @@ class Connect(Message, frozen=True, tag=17):
 
 
 RankRow: TypeAlias = tuple[
-    list[int], int, list[int], int, int, StateSlots | None, bool, bytes, bytes
+    list[int], int, list[int], int, int, StateSlots | None, bool, bytes, bytes, bool
 ]
-"""(tokens, start, blocks, num_logits, adapter, state, uses_long_rope, rope_positions, images).
+"""(tokens, start, blocks, num_logits, adapter, state, uses_long_rope, rope_positions, images,
+is_bidirectional).
 
-The last two are arrays of int32, empty for none: `Row.rope_positions`, and the positions of images
-whose tokens see one another.  Vectors of images stay with rank 0, as no later stage needs them.
+`rope_positions` and `images`, the positions of `Features`, are arrays of int32, empty for none.
+Their vectors stay with rank 0: ranks that share its layers exchange them, others need none.
 """
 
 
@@ -103,11 +104,11 @@ def compute(number: int, step: Step, *, embeds: bool = False, best: int = 0) -> 
 
 def _rank_row(row: Row) -> RankRow:
     features = row.features
-    images = features.positions if features and features.is_bidirectional else None
     return (
         list(row.tokens), row.start, list(row.blocks), row.num_logits, row.adapter,
         row.state, row.uses_long_rope,
-        _numbers(row.rope_positions), _numbers(images),
+        _numbers(row.rope_positions), _numbers(None if features is None else features.positions),
+        features is not None and features.is_bidirectional,
     )  # fmt: skip
 
 
@@ -116,12 +117,10 @@ def _numbers(array: npt.NDArray[Any] | None) -> bytes:
 
 
 def _row(sent: RankRow) -> Row:
-    tokens, start, blocks, num_logits, adapter, state, uses_long_rope, axes, images = sent
+    tokens, start, blocks, num_logits, adapter, state, is_long, axes, images, sees_whole = sent
     features = None
     if images:
         positions = np.frombuffer(images, np.int32).astype(np.int64)
-        features = Features(positions, np.empty((len(positions), 0), np.float32), True)
+        features = Features(positions, np.empty((len(positions), 0), np.float32), sees_whole)
     rope_positions = np.frombuffer(axes, np.int32).reshape(-1, 3) if axes else None
-    return Row(
-        tokens, start, blocks, num_logits, adapter, state, features, uses_long_rope, rope_positions
-    )
+    return Row(tokens, start, blocks, num_logits, adapter, state, features, is_long, rope_positions)

@@ -31,6 +31,7 @@ from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.parallel.exchange import RankExchange
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.shards import Shard, ShardedCheckpoint, check_experts, cut_spec
+from mindspore_serving.llm.step import Features
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,13 @@ class RankPart:
     def size(self) -> int:
         """Number of ranks that share the model."""
         return 1 if self.grid is None else self.grid.everyone.size
+
+    def share_features(self, features: Features | None) -> Features | None:
+        """Return the features of a step; ranks that share the first layers get those of rank 0."""
+        if features is None or self.exchange is None or not self.spec.is_first:
+            return features
+        vectors = self.exchange.share(features.vectors, self.spec.image_features)
+        return replace(features, vectors=vectors)
 
     def minimum(self, number: int) -> int:
         """Return the minimum of all ranks' numbers."""
@@ -84,7 +92,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         checkpoint = Checkpoint.of(checkpoint, tensors=tensors)
     if grid is None:
         return RankPart(spec, decoder, checkpoint)
-    if spec.architecture.takes_images and config.max_images:
+    if spec.image_levels and config.max_images and grid.stages.size > 1:
         _check_images(spec, config)
     stages, peers, exchange = grid.stages, grid.peers, None
     part = spec
@@ -101,19 +109,14 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
 
 
 def _check_images(spec: ModelSpec, config: EngineConfig) -> None:
-    """Raise StartError if ranks other than 0 would need the vectors of images."""
-    text_only = "or set max_images=0 to serve the model for texts"
-    if config.tensor_parallel > 1:
-        raise StartError(
-            f"{parallel_text(config)}, but vectors of images are not sent to ranks that share "
-            f"layers: take pipeline_parallel alone, {text_only}"
-        )
+    """Raise StartError if stages other than the first would need the vectors of images."""
     first = cut_layers(spec, 0, config.pipeline_parallel, config.stage_layers).layers
     if len(first) < spec.image_levels:
         raise StartError(
             f"pipeline_parallel is {config.pipeline_parallel}, but the first "
             f"{spec.image_levels} layers add features of images and are to be of the first stage, "
-            f"which has {len(first)}: take fewer stages, set stage_layers, {text_only}"
+            f"which has {len(first)}: take fewer stages, set stage_layers, or "
+            "set max_images=0 to serve the model for texts"
         )
 
 

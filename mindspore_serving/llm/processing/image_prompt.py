@@ -1,7 +1,8 @@
 """Images of one request, in the text of its prompt and in its tokens."""
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from itertools import count
+from typing import Any, TypeAlias
 
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.prompt_images import PromptImages
@@ -16,7 +17,6 @@ from mindspore_serving.llm.images.messages import (
 from mindspore_serving.llm.images.qwen_formats import GRID, grid_of, rope_positions
 from mindspore_serving.llm.images.reader import PreparedImage, PromptImageReader, to_arrays
 from mindspore_serving.llm.images.tower import Tower
-from mindspore_serving.llm.processing.prepared import PreparedPrompt
 
 Messages: TypeAlias = Sequence[Message]
 
@@ -56,9 +56,12 @@ class ImagePrompt:
 
     def expand_markdown(self, text: str) -> str:
         """Return `text` with the texts of its images in place of their links."""
-        if not self._links:
+        reader, indices = self._reader, count()
+        if not self._links or reader is None:
             return text
-        return MARKDOWN.sub(lambda match: self._links[match[1]].image.text, text)
+        return MARKDOWN.sub(
+            lambda match: reader.text_of(next(indices), self._links[match[1]].image), text
+        )
 
     def expand(self, text: str, messages: Messages) -> str:
         """Return the text of some of the messages with the texts of its images."""
@@ -68,31 +71,33 @@ class ImagePrompt:
 
 
 def to_prompt_images(
-    reader: PromptImageReader, tower: Tower, prompt: PreparedPrompt
+    reader: PromptImageReader,
+    tower: Tower,
+    ids: Sequence[int],
+    images: Sequence[PreparedImage],
+    computed: Any = None,
 ) -> PromptImages:
-    """Return the images of `prompt` as the engine takes them, computed if they are not yet.
+    """Return the images of the prompt `ids` as the engine takes them.
+
+    `computed` are the vectors of the images, None to compute them now.
 
     Raises InvalidInputs if the prompt lacks tokens for them, ServingError if they cannot be
     computed.
     """
     positions = [
-        index
-        for index, token_id in enumerate(prompt.ids)
-        if token_id == reader.prompt_format.token_id
+        index for index, token_id in enumerate(ids) if token_id == reader.prompt_format.token_id
     ]
-    count = sum(image.count for image in prompt.images)
-    if len(positions) != count:
+    expected = sum(image.count for image in images)
+    if len(positions) != expected:
         raise InvalidInputs(
-            f"the prompt has {len(positions)} image tokens, expected {count} for its images"
+            f"the prompt has {len(positions)} image tokens, expected {expected} for its images"
         )
     prompt_format, parts = reader.prompt_format, None
     if prompt_format.merge_size:
-        grids = [
-            grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in prompt.images
-        ]
-        parts = rope_positions(len(prompt.ids), positions, grids)
-    computed = prompt.computed or tower.compute(prompt.images)
+        grids = [grid_of(to_arrays(image)[GRID][0], prompt_format.merge_size) for image in images]
+        parts = rope_positions(len(ids), positions, grids)
     return PromptImages(
-        positions, computed, is_bidirectional=prompt_format.is_bidirectional,
-        fill_id=prompt_format.fill_id, rope_positions=parts,
+        positions, computed or tower.compute(images),
+        is_bidirectional=prompt_format.is_bidirectional, fill_id=prompt_format.fill_id,
+        rope_positions=parts,
     )  # fmt: skip

@@ -51,12 +51,14 @@ class PreparedTexts(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Tokens of an `Embed` or a `Score`.
 
     `types` tell the two texts of pairs apart, and are empty for single texts.  `images` are by
-    place; they have no tokens.
+    place; they have no tokens.  `images_in_texts` are those of each text, whose tokens stand for
+    them.
     """
 
     ids: list[list[int]]
     types: list[list[int]] = []
     images: dict[int, PreparedImage] = {}
+    images_in_texts: list[list[PreparedImage]] = []
 
 
 class PreparedEvent(msgspec.Struct, frozen=True, array_like=True, tag=3):
@@ -129,7 +131,8 @@ def is_small(request: LLMRequest) -> bool:
     if has_images(request):
         return False
     if isinstance(request, Embed):
-        return _room(SMALL, [text for text in request.prompts if isinstance(text, str)]) >= 0
+        prompts = [text for text in request.prompts if isinstance(text, str)]
+        return _room(SMALL, [prompts, request.messages]) >= 0
     if isinstance(request, Score):
         return request.num_characters + _VALUE * len(request.texts) <= SMALL
     texts: list[Any] = [request.messages, request.tools, request.template_options]
@@ -146,7 +149,7 @@ def is_small(request: LLMRequest) -> bool:
 def has_images(request: LLMRequest) -> bool:
     """Return whether there are files in its messages, images in its text, or images to embed."""
     if isinstance(request, Embed):
-        return bool(request.images)
+        return bool(request.images) or has_media(request.messages)
     markdown = request.markdown if isinstance(request, Generate) else ""
     messages = request.messages if isinstance(request, Generate | Tokenize) else None
     return has_media(messages or (), markdown)

@@ -27,6 +27,7 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidField, InvalidInputs, ServingError
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.images.media import MediaReader
 from mindspore_serving.llm.images.reader import ImageReader, PreparedImage, PromptImageReader
 from mindspore_serving.llm.images.tower import Tower
@@ -43,6 +44,7 @@ from mindspore_serving.llm.processing.prepared import PreparedPrompt, PreparedTe
 from mindspore_serving.llm.processing.text_bias import with_text_bias
 from mindspore_serving.llm.processing.text_reader import (
     TextReader,
+    TokenPrompt,
     check_extent,
     with_tokenizer,
 )
@@ -169,10 +171,7 @@ class Processor:
         if request.target_language:
             options["target"] = language_token(self._languages, TARGET, request.target_language)
         if prompt.images:
-            reader, tower = self._images, self._tower
-            assert reader is not None
-            assert tower is not None
-            options["images"] = to_prompt_images(reader, tower, prompt)
+            options["images"] = self.to_images(prompt.ids, prompt.images, prompt.computed)
         room = self._card.max_model_len - len(prompt.ids)
         return PreparedRequest(
             prompt.text,
@@ -213,7 +212,37 @@ class Processor:
 
     def read_texts(self, request: Embed | Score) -> PreparedTexts:
         """Return the tokens of texts to embed or to score."""
+        if isinstance(request, Embed) and self._card.embeds_chats:
+            return self._read_chats(request)
         return self.texts.read(request)
+
+    def _read_chats(self, request: Embed) -> PreparedTexts:
+        """Return the tokens of conversations to embed, and the images in each."""
+        conversations = self.texts.conversations(request)
+        sent = [message for chat in conversations if isinstance(chat, list) for message in chat]
+        images = ImagePrompt(self._media, sent)
+        messages = iter(images.messages or ())
+        prompts: list[list[int]] = []
+        seen: list[list[PreparedImage]] = []
+        for chat in conversations:
+            if isinstance(chat, TokenPrompt):
+                prompts.append(chat.ids)
+                seen.append([])
+                continue
+            part = [next(messages) for _ in chat]
+            text, _ = self._text(Generate(messages=part), None, images)
+            seen.append(images.of(part))
+            ids = self.encode(text, add_special=False)
+            prompts.append(self.texts.checked(ids, "" if seen[-1] else request.truncate))
+        return PreparedTexts(prompts, images_in_texts=seen if any(seen) else [])
+
+    def to_images(
+        self, ids: Sequence[int], images: Sequence[PreparedImage], computed: Any = None
+    ) -> PromptImages:
+        """Return the images of a prompt as the engine takes them; `computed` if they are known."""
+        assert self._images is not None
+        assert self._tower is not None
+        return to_prompt_images(self._images, self._tower, ids, images, computed)
 
     def tokenize(self, request: Tokenize, outputs: OutputProcessor) -> Tokenized:
         """Return the tokens of a text or a conversation, with their offsets in it."""

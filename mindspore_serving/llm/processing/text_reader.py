@@ -4,6 +4,9 @@ Several threads may use it.  A model that generates judges a document by the pro
 Qwen3-Reranker was trained with, after which it writes "yes" or "no".
 """
 
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
 from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.reading_messages import Embed, Score, Side
@@ -13,8 +16,16 @@ from mindspore_serving.llm.images.reader import ImageReader, PreparedImage
 from mindspore_serving.llm.processing.prepared import PreparedTexts
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput, Tokenizer
 
+Conversation: TypeAlias = list[dict[str, Any]]
 PER_TOKEN = 64  # characters: no token is longer, so a longer text cannot fit
 PER_TOKEN_CUT = 256  # characters per token of a text that may be truncated
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Text that a client sent as tokens, which no template changes."""
+
+    ids: list[int]
 
 
 class TextReader:
@@ -57,12 +68,44 @@ class TextReader:
         """Return `prompt` with the model's default instruction before it, if it is a text."""
         return prompt if isinstance(prompt, list) else self._instruction(None) + prompt
 
+    def conversations(self, request: Embed) -> list["Conversation | TokenPrompt"]:
+        """Return what a model that embeds chats reads: conversations, or token ids as they are.
+
+        An instruction is the message of the system.
+        """
+        if request.messages:
+            return [self._with_instruction(request, request.messages)]
+        images = {image.index: image for image in request.images}
+        conversations: list[Conversation | TokenPrompt] = []
+        for index, prompt in enumerate(request.prompts):
+            if isinstance(prompt, list):
+                conversations.append(TokenPrompt(self.checked(prompt, request.truncate)))
+                continue
+            content: Any = prompt
+            if image := images.get(index):
+                source = {"url": image.url}
+                content = [{"type": "image_url", "image_url": source, "field": image.field}]
+            message = {"role": "user", "content": content}
+            conversations.append(self._with_instruction(request, [message]))
+        return conversations
+
+    def _with_instruction(self, request: Embed, messages: Conversation) -> Conversation:
+        if any(message.get("role") == "system" for message in messages):
+            return messages
+        text = self._instruction(request.prompt_name)
+        if not text and request.prompt_name is None:
+            text = EMBEDDING_INSTRUCTION
+        return [{"role": "system", "content": text}, *messages] if text else messages
+
     def _read_embed(self, request: Embed) -> PreparedTexts:
         if not self._card.can_embed:
             raise InvalidInputs(
                 "the model embeds no texts: one that generates needs the option embeddings=true, "
                 "on the runtimes openvino and torch"
             )
+        if request.messages:
+            problem = "are set, but the model embeds no conversations: send the texts as prompts"
+            raise InvalidField("messages", problem)
         before = self._instruction(request.prompt_name)
         images = self._read_images(request)
         ids: list[list[int]] = []
@@ -72,7 +115,7 @@ class TextReader:
             elif isinstance(prompt, str):
                 ids.append(self._encode(before + prompt, None, request.truncate).ids)
             else:
-                ids.append(self._truncated(prompt, request.truncate))
+                ids.append(self.checked(prompt, request.truncate))
         return PreparedTexts(ids, images=images)
 
     def _read_images(self, request: Embed) -> dict[int, PreparedImage]:
@@ -112,7 +155,8 @@ class TextReader:
         self._checked(tokens.ids)
         return tokens
 
-    def _truncated(self, ids: list[int], side: Side) -> list[int]:
+    def checked(self, ids: list[int], side: Side) -> list[int]:
+        """Return the tokens of a text, cut at `side` if they are too many."""
         limit = self._limit
         if side and len(ids) > limit:
             ids = ids[:limit] if side == "right" else ids[-limit:]
@@ -152,6 +196,7 @@ def with_tokenizer(tokenizer: Tokenizer | None) -> Tokenizer:
     return tokenizer
 
 
+EMBEDDING_INSTRUCTION = "Represent the user's input."  # of Qwen3-VL-Embedding
 DEFAULT_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 PROMPT_PREFIX = (
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and "

@@ -156,7 +156,7 @@ class ReadingEvents:
     """Collects the vectors of a request's texts, to embed or to score them."""
 
     def __init__(self, request_id: str, request: Embed | Score, card: ModelCard) -> None:
-        count = len(request.prompts if isinstance(request, Embed) else request.texts)
+        count = request.count if isinstance(request, Embed) else len(request.texts)
         self.request_ids = tuple(f"{request_id}/{index}" for index in range(count))
         self._is_embedding = isinstance(request, Embed)
         self._labels = Labels(card.labels, card.problem)
@@ -191,6 +191,9 @@ class ReadingEvents:
             options = [{"normalizes": request.scale == "unit"} for _ in prompts.ids]
         for index, image in images.items():
             options[index]["image"] = to_arrays(image)
+        for index, seen in enumerate(prompts.images_in_texts):
+            if seen:
+                options[index]["images"] = processor.to_images(prompts.ids[index], seen)
         rows = zip(self.request_ids, prompts.ids, options, strict=True)
         return [(request_id, _adding(request_id, ids, more)) for request_id, ids, more in rows]
 

@@ -29,6 +29,12 @@ pytestmark = pytest.mark.torch
 SIZES = [(32, 32), (50, 40), (31, 97), (120, 3), (5, 160), (129, 65), (7, 6), (1, 1)]
 PATCHES = {"patch_size": 8, "image_token": "<image>"}
 PIXTRAL = {**PATCHES, "image_break_token": "[IMG_BREAK]", "image_end_token": "[IMG_END]"}
+MINICPM = {
+    "slice_mode": True, "image_token": "<|image_pad|>", "image_start_token": "<image>",
+    "image_end_token": "</image>", "slice_start_token": "<slice>", "slice_end_token": "</slice>",
+    "image_id_start_token": "<image_id>", "image_id_end_token": "</image_id>",
+}  # fmt: skip
+WRITING = {"minicpm-v": {"image_token_divisor": 16}}
 # Kind -> its processor, and the attributes that it has from processor_config.json and tokenizer.
 PROCESSORS = {
     "llava-next": ("llava_next.LlavaNextProcessor", {
@@ -45,6 +51,7 @@ PROCESSORS = {
     "gemma4-images": ("gemma4.Gemma4Processor", {
         "image_token": "<image>", "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
     }),
+    "minicpm-v": ("minicpmv4_6.MiniCPMV4_6Processor", MINICPM),
     "pixtral": ("pixtral.PixtralProcessor", {**PIXTRAL, "spatial_merge_size": 1}),
     "mistral3-images": ("pixtral.PixtralProcessor", {**PIXTRAL, "spatial_merge_size": 2}),
 }  # fmt: skip
@@ -90,10 +97,22 @@ def test_the_text_of_an_image_is_that_of_the_processor(kind, directories):
         batch = [request] if kind == "llava-onevision" else request
         processed = library.image_processor(batch, return_tensors="np", **options)
         for index, image in enumerate(prepared):
-            assert image.text == library.replace_image_token(processed, image_idx=index)
-            assert image.count == image.text.count("<image>")
+            more = WRITING.get(kind, {})
+            assert image.text == library.replace_image_token(processed, image_idx=index, **more)
+            assert image.count == image.text.count(attributes["image_token"])
             lengths.add(image.count)
     assert len(lengths) > 3, "sizes make a difference"
+
+
+def test_images_of_a_prompt_are_numbered_as_by_the_processor(directories):
+    opened = reader(directories["minicpm-v"])
+    library = library_processor(PROCESSORS["minicpm-v"][0], None, MINICPM)
+    pictures = [seeing.image(seed, *size) for seed, size in enumerate(SIZES[:3])]
+    images = opened.read(find_media(seeing.chat(*pictures)))
+    text = "".join(f"{number}: {opened.token} " for number in range(3))
+    texts = library._prepend_local_ids([text], [each.text for each in images], opened.token)
+    assert opened.expand(text, images) == "".join(f"{n}: {texts[n]} " for n in range(3))
+    assert texts[2].startswith("<image_id>2</image_id><image>")
 
 
 ONEVISION = {
@@ -228,4 +247,5 @@ def test_images_are_prepared_without_pytorch(directories):
         text=True,
         timeout=PATIENCE,
     )
-    assert (process.returncode, process.stdout.split()) == (0, ["70", "70", "4", "63", "35", "12"])
+    counts = ["70", "70", "4", "63", "12", "35", "12"]
+    assert (process.returncode, process.stdout.split()) == (0, counts)

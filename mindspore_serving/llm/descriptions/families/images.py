@@ -48,7 +48,7 @@ def _text_model(architecture: Architecture, config: Config) -> Architecture:
         )
     text_model, sizes = _TEXT_MODELS[str(kind)]
     defaults = {**_LLAMA_7B, **sizes, **text_model.defaults, **architecture.defaults}
-    return replace(text_model, defaults=defaults, shardable=False, takes_images=True)
+    return replace(text_model, defaults=defaults, takes_images=True)
 
 
 def _qwen3_vl(config: Config) -> Config:
@@ -64,13 +64,13 @@ def _qwen3_vl(config: Config) -> Config:
     return {"image_levels": len(levels)}
 
 
-_LLAVA = Architecture(variant=_text_model, fixed=PLAIN)
+_LLAVA = Architecture(variant=_text_model, fixed=PLAIN, shardable=True)
 _QWEN2_VL = replace(
-    QWEN2, shardable=False, takes_images=True, image_axes=SECTIONS,
+    QWEN2, takes_images=True, image_axes=SECTIONS,
     defaults={**QWEN2.defaults, "max_window_layers": 80, "rope_theta": 1_000_000.0},
 )  # fmt: skip
 _QWEN3_VL = replace(
-    QWEN3, shardable=False, takes_images=True, image_axes=INTERLEAVED, read=_qwen3_vl,
+    QWEN3, takes_images=True, image_axes=INTERLEAVED, read=_qwen3_vl,
     follows=(), defaults={"rope_theta": 500_000.0, "head_dim": 128},
     unused=("rope_scaling.mrope_interleaved", "rope_parameters.mrope_interleaved"),
 )  # fmt: skip
@@ -80,7 +80,7 @@ _QWEN3_VL_MOE = replace(
     defaults={**_QWEN3_VL.defaults, "norm_topk_prob": True},
 )  # fmt: skip
 _GLM4V = replace(
-    LLAMA_LIKE["Glm4ForCausalLM"], shardable=False, takes_images=True, image_axes=SECTIONS,
+    LLAMA_LIKE["Glm4ForCausalLM"], takes_images=True, image_axes=SECTIONS,
     defaults={"attention_bias": True, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 _GLM4V_MOE = replace(

@@ -112,6 +112,7 @@ IN_THREE_PARTS: dict[str, Any] = {  # positions of images
     "unused": ("rope_scaling.mrope_interleaved", "rope_parameters.mrope_interleaved"),
 }  # fmt: skip
 ROWS: dict[str, Architecture] = {
+    "MiniCPMV4_6ForConditionalGeneration": replace(QWEN3_5, takes_images=True),
     "Lfm2ForCausalLM": LFM2,
     "Lfm2MoeForCausalLM": LFM2_MOE,
     "Qwen3NextForCausalLM": QWEN3_NEXT,

@@ -5,7 +5,7 @@ step that does not fit the cache is refused here: the kernel does not check.  Kn
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
@@ -76,15 +76,17 @@ class Buffers:
 class Feed:
     """Fills the inputs of `request`.
 
-    `names` are the inputs of its graph; those in `gathered` are rows of tables by token.
+    `names` are the inputs of its graph; those in `gathered` are rows of tables by token.  `share`
+    is that of `RankPart.share_features`.
     """
 
     def __init__(
         self, request: Any, names: Sequence[str], limits: RunnerLimits,
         gathered: Mapping[str, Gather] = MappingProxyType({}),
+        share: Callable[[Features | None], Features | None] = lambda features: features,
     ) -> None:  # fmt: skip
         self.request = request
-        self._gathered = gathered
+        self._gathered, self._share = gathered, share
         self._rows: list[npt.NDArray[np.float32]] = []  # of tables, which the request reads
         self._names = [name for name in names if name not in (*FEATURES, *gathered)]
         self._takes_features = FEATURES[0] in names
@@ -134,7 +136,7 @@ class Feed:
         self._set_tensors(buffers)
         self._set_gathered_rows(arrays["token_ids"])
         if self._takes_features:
-            self._set_features(features)
+            self._set_features(self._share(features))
 
     def _fit_limits(
         self, rows: Sequence[Row], lengths: list[int], ends: list[int], counts: list[int]

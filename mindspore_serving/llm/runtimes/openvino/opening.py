@@ -159,19 +159,18 @@ def _ops_of(
     `sums` are those over ranks.  Adapters may change the matrix that expands latent vectors, and
     the runner that a cache is shared with has the keys and values of every head.
     """
-    spec, switches = part.spec, bool(part.spec.rope.switch)
+    spec = part.spec
     has_images = spec.architecture.takes_images and config.max_images > 0
+    inputs: dict[str, Any] = {
+        "adapts": config.has_adapters,
+        "num_features": spec.image_features if has_images and spec.is_first else 0,
+        "has_axes": bool(spec.rope.axes),
+        "switches": bool(spec.rope.switch),
+        "has_types": _has_bidirectional_images(part, config),
+    }
     if sums is not None:
-        return OpenVINORankOps(weights, sums, adapts=config.has_adapters, switches=switches)
-    return OpenVINOOps(
-        weights,
-        adapts=config.has_adapters,
-        num_features=spec.image_features if has_images and spec.is_first else 0,
-        has_axes=bool(spec.rope.axes),
-        switches=switches,
-        has_types=_has_bidirectional_images(part, config),
-        keeps_latent=keeps_latent and not config.has_adapters,
-    )
+        return OpenVINORankOps(weights, sums, **inputs)
+    return OpenVINOOps(weights, keeps_latent=keeps_latent and not config.has_adapters, **inputs)
 
 
 def _compiled(

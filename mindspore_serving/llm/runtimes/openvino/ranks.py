@@ -59,10 +59,8 @@ class Sum(ov.Op):  # type: ignore[misc]
 class OpenVINORankOps(OpenVINOOps):
     """`Ops` of one rank; embedding, head and logits have the rank's rows of the vocabulary."""
 
-    def __init__(
-        self, weights: OpenVINOWeights, sums: RankSums, *, adapts: bool, switches: bool
-    ) -> None:
-        super().__init__(weights, adapts=adapts, switches=switches)
+    def __init__(self, weights: OpenVINOWeights, sums: RankSums, **inputs: Any) -> None:
+        super().__init__(weights, **inputs)
         self._sums = sums
 
     def embedding(self, ids: Node, table: Weight) -> Node:

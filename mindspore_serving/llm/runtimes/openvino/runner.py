@@ -209,7 +209,7 @@ class OpenVINORunner:
         limits = replace(limits, adapters=self.adapters)
         inputs = (self._names, [*self._names, *STEP_INPUTS])
         self._feeds = [
-            Feed(request, names, limits, self._gathered)
+            Feed(request, names, limits, self._gathered, self._part.share_features)
             for request, names in zip(self._requests, inputs, strict=False)
         ]
 

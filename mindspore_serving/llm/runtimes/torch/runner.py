@@ -318,6 +318,8 @@ class TorchRunner(LimitedRunner):
         inputs = {}
         if layout.rope_positions is not None:
             inputs["rope_positions"] = torch.as_tensor(layout.rope_positions, device=device)
+        if self._model.part is not None:
+            features = self._model.part.share_features(features)
         if features is not None and self._model.spec.is_first:
             inputs["features"] = torch.as_tensor(features.vectors, device=device)
             inputs["feature_rows"] = torch.as_tensor(features.positions, device=device)

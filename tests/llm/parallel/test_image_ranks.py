@@ -1,4 +1,4 @@
-"""Pipeline stages of models that take images: pieces of prompts, positions, refusals."""
+"""Models that take images over ranks and stages: vectors, pieces, positions, refusals."""
 
 import numpy as np
 import pytest
@@ -9,14 +9,22 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm import LLM, SamplingParams, loader
 from mindspore_serving.llm.options import make_config
-from mindspore_serving.llm.parallel import ring
+from mindspore_serving.llm.parallel import exchange, ring
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Features, Row, Step
 from tests.llm import seeing
 from tests.llm.rank_threads import ranks
 
 pytestmark = pytest.mark.torch
-PIPELINE = "pipeline_parallel"
+PIPELINE, TENSOR = "pipeline_parallel", "tensor_parallel"
+BOTH = {PIPELINE: 2, TENSOR: 2}
+CUT = [
+    "llava", "smolvlm", "internvl-qwen3", "pixtral", "mistral3-images", "qwen2-vl", "qwen3-vl",
+    "qwen3-vl-moe", "glm4v", seeing.SEES_WHOLE,
+]  # fmt: skip
+# Cut as smolvlm, qwen2-vl, llava and llava-siglip are.
+CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision"]
+IN_OPENVINO = ["qwen2-vl", "qwen3-vl", seeing.SEES_WHOLE]
 SMALL = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 CHAT = ("Is ", seeing.image(1), " as ", seeing.image(2, 90, 30), "?")
@@ -38,8 +46,9 @@ def build(tmp_path_factory):
 
 @pytest.fixture
 def small_messages(monkeypatch):
-    """Ten hidden states fit a message between stages: less than an image."""
-    monkeypatch.setattr(ring, "PART_BYTES", 4 * 64 * 10)
+    """Ten hidden states fit a message between stages, and an exchange: less than an image."""
+    for module in (ring, exchange):
+        monkeypatch.setattr(module, "PART_BYTES", 4 * 64 * 10)
 
 
 @pytest.mark.parametrize("runtime", ["openvino", "torch"])
@@ -47,21 +56,42 @@ def small_messages(monkeypatch):
     "kind", ["smolvlm", "qwen2-vl", "qwen3.5", seeing.SEES_WHOLE, seeing.SEES_BY_WINDOW]
 )
 def test_two_stages_answer_as_transformers(build, kind, runtime, small_messages, monkeypatch):
-    path, reference = build(kind)
-    check(path, reference, runtime, monkeypatch)
+    check(*build(kind), runtime, monkeypatch, **{PIPELINE: 2})
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "torch"])
-def test_features_of_layers_are_added_by_the_first_stage(tmp_path, runtime, monkeypatch):
+@pytest.mark.parametrize(
+    ("runtime", "kind"),
+    [
+        pytest.param(runtime, kind, marks=[pytest.mark.long] * (kind in CUT_ALIKE))
+        for kind in CUT + CUT_ALIKE
+        for runtime in ("torch", "openvino")[: 1 + (kind in IN_OPENVINO)]
+    ],
+)
+def test_two_ranks_answer_as_transformers(build, kind, runtime, small_messages, monkeypatch):
+    check(*build(kind), runtime, monkeypatch, **{TENSOR: 2})
+
+
+@pytest.mark.parametrize(
+    ("runtime", "kind"), [("openvino", "qwen2-vl"), ("torch", seeing.SEES_WHOLE)]
+)
+def test_stages_of_ranks_answer_as_transformers(build, kind, runtime, small_messages, monkeypatch):
+    check(*build(kind), runtime, monkeypatch, **BOTH)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "division"),
+    [("openvino", {PIPELINE: 2}), ("torch", {PIPELINE: 2}), ("torch", BOTH)],
+)
+def test_features_of_layers_are_added_by_the_first_stage(tmp_path, runtime, division, monkeypatch):
     text = {**seeing.TEXTS["qwen3-vl"], "num_hidden_layers": 3}
     monkeypatch.setitem(seeing.TEXTS, "qwen3-vl", text)
     path = seeing.build(tmp_path, "qwen3-vl")
     reference = seeing.Reference(path, "qwen3-vl")
-    check(path, reference, runtime, monkeypatch, stage_layers="2:1")
+    check(path, reference, runtime, monkeypatch, stage_layers="2:1", **division)
 
 
 def check(path, reference, runtime, monkeypatch, **options):
-    with ranks(path, 2, runtime, by=PIPELINE, **SMALL, **options) as runner:
+    with ranks(path, 1, runtime, **SMALL, **options) as runner:
         monkeypatch.setattr(loader, "open_runners", lambda *_: (runner, None))
         opened = loader.open_model(path, runtime, make_config(SMALL))
         assert opened.engine.runner is runner
@@ -69,10 +99,12 @@ def check(path, reference, runtime, monkeypatch, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["qwen2-vl", seeing.SEES_WHOLE])
-def test_processes_answer_a_chat_with_images_as_transformers(build, kind):
+@pytest.mark.parametrize(
+    ("kind", "options"), [("qwen3-vl", {TENSOR: 2}), (seeing.SEES_WHOLE, {PIPELINE: 2})]
+)
+def test_processes_answer_a_chat_with_images_as_transformers(build, kind, options):
     path, reference = build(kind)
-    with LLM(path, "openvino", pipeline_parallel=2, **SMALL) as llm:
+    with LLM(path, "openvino", num_threads=2, **options, **SMALL) as llm:
         (answer,) = llm.chat(seeing.chat(*CHAT), GREEDY, use_tqdm=False)
     expected = reference.greedy(answer.prompt_token_ids, [CHAT[1], CHAT[3]], GREEDY.max_tokens)
     assert list(answer.outputs[0].token_ids) == expected
@@ -112,11 +144,7 @@ def test_a_bidirectional_image_is_not_cut():
 @pytest.mark.parametrize(
     ("kind", "options", "problem"),
     [
-        (
-            "llava",
-            {"tensor_parallel": 2},
-            "tensor_parallel is 2, but vectors of images .* max_i",
-        ),
+        ("gemma4-images", {TENSOR: 2}, "tensor_parallel is 2, but Gemma4.* is not cut over ranks"),
         (
             "qwen3-vl",
             {PIPELINE: 2},
@@ -124,6 +152,6 @@ def test_a_bidirectional_image_is_not_cut():
         ),
     ],
 )
-def test_ranks_that_would_need_vectors_of_images_are_refused(build, kind, options, problem):
+def test_models_that_ranks_cannot_divide_are_refused(build, kind, options, problem):
     with pytest.raises(StartError, match=problem):
         LLM(build(kind)[0], "torch", **options)
