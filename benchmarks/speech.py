@@ -2,9 +2,12 @@
 
     python -m benchmarks.speech DIRECTORY --python ENV/bin/python
 
-DIRECTORY is Whisper in CTranslate2's form; ENV an environment with faster-whisper.  espeak-ng
-speaks twenty sentences.  Each side writes them down one after another ("single"), and as one
-recording that it cuts ("whole"); ours also as requests at once ("together").  It prints the rate of
+DIRECTORY is Whisper in CTranslate2's form; ENV an environment with faster-whisper.  `beam=5` of a
+side of ours is the beam search, as the last number of theirs.  `--genai` adds OpenVINO GenAI, whose
+model `optimum-cli export openvino --task automatic-speech-recognition-with-past` makes.  espeak-ng
+speaks twenty sentences.
+Each side writes them down one after another ("single"), and as one recording that it cuts
+("whole"); ours also as requests at once ("together").  It prints the rate of
 words that are wrong, and the seconds of sound for a second of time and of processor time.
 """
 
@@ -96,6 +99,7 @@ def run_ours(directory: str, paths: list[Path], options: dict[str, Any], name: s
     from mindspore_serving.llm.config import EngineConfig
     from mindspore_serving.llm.speech.engine import SpeechEngine
 
+    beam_size = int(options.pop("beam", 1))
     ready = threading.Event()
     engine = SpeechEngine(directory, EngineConfig(**options), ready.set)
 
@@ -111,7 +115,8 @@ def run_ours(directory: str, paths: list[Path], options: dict[str, Any], name: s
                 if is_last:
                     ended.append(index)
 
-            engine.accept(Transcribe(file=path.read_bytes(), language="en"), take)
+            request = Transcribe(file=path.read_bytes(), language="en", beam_size=beam_size)
+            engine.accept(request, take)
         while len(ended) < len(files):
             ready.wait(1)
             ready.clear()
@@ -154,11 +159,36 @@ def run_faster_whisper(directory: str, paths: list[Path], compute: str, beam: in
     report(name, "whole", [text], seconds_of(whole), began)
 
 
+def run_genai(directory: str, paths: list[Path], precision: str, beam: int) -> None:
+    import openvino_genai  # type: ignore[import]
+    from mindspore_serving.llm.speech.sound import read_sound
+
+    pipeline = openvino_genai.WhisperPipeline(directory, "CPU", INFERENCE_PRECISION_HINT=precision)
+
+    def write(path: Path) -> str:
+        samples = read_sound(path.read_bytes(), 600).astype("float32") / 32768
+        options = {"language": "<|en|>", "task": "transcribe", "num_beams": beam}
+        # A recording over 30 s is read on behind its last time.
+        options |= {"return_timestamps": len(samples) > 30 * 16_000}
+        return str(pipeline.generate(samples.tolist(), **options))
+
+    *single, whole = paths
+    write(single[0])
+    name, total = f"genai {precision} beam {beam}", sum(map(seconds_of, single))
+    began = time.perf_counter(), time.process_time()
+    report(name, "single", [write(path) for path in single], total, began)
+    began = time.perf_counter(), time.process_time()
+    report(name, "whole", [write(whole)], seconds_of(whole), began)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("directory")
     parser.add_argument("--python", help="interpreter of an environment with faster-whisper")
+    parser.add_argument("--genai", help="the same model as optimum-intel exports it")
+    parser.add_argument("--genai-python", help="interpreter of an environment with openvino-genai")
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--sides", nargs="*", help="in place of all: ours,OPTION=VALUE,beam=N ...")
     parser.add_argument("--side", help="for the processes that this starts")
     parser.add_argument("--sounds", type=Path)
     arguments = parser.parse_args()
@@ -169,6 +199,8 @@ def main() -> None:
         if kind == "ours":
             options = dict(option.split("=") for option in rest)
             run_ours(arguments.directory, paths, options, " ".join(["ours", *rest]))
+        elif kind == "genai":
+            run_genai(arguments.genai, paths, rest[0], int(rest[1]))
         else:
             run_faster_whisper(arguments.directory, paths, rest[0], int(rest[1]))
         return
@@ -176,12 +208,18 @@ def main() -> None:
     if arguments.python:
         theirs = ["faster-whisper,float32,1", "faster-whisper,int8,1", "faster-whisper,float32,5"]
         sides = [side for pair in zip(sides, theirs, strict=True) for side in pair]
+        sides += ["ours,dtype=f32,beam=5", "faster-whisper,int8,5", "ours,dtype=bf16,beam=5"]
+    if arguments.genai:
+        sides += ["genai,f32,1", "genai,bf16,1"]
+    sides = arguments.sides or sides
     with tempfile.TemporaryDirectory() as sounds:
         speak(Path(sounds))
         for _ in range(arguments.turns):
             for side in sides:
-                python = sys.executable if side.startswith("ours") else arguments.python
+                pythons = {"ours": sys.executable, "genai": arguments.genai_python}
+                python = pythons.get(side.partition(",")[0], arguments.python)
                 command = [python, __file__, arguments.directory, "--side", side]
+                command += ["--genai", arguments.genai] if arguments.genai else []
                 environment = {**os.environ, "PYTHONPATH": os.getcwd()}
                 subprocess.run([*command, "--sounds", sounds], check=True, env=environment)
 

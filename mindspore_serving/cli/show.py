@@ -85,11 +85,11 @@ def describe(path: str, runtime: str) -> Card:
         }
     if os.path.isfile(os.path.join(location, CONFIG_FILE)):
         return card | {"kind": SERVABLE, "problem": ""}
-    if is_speech(location):
-        return card | _speech(location)
     if checkpoint := repository.language_model_path(location):
-        is_voice = file_check.find_voice(checkpoint)
-        return card | (_voices(checkpoint) if is_voice else _language_model(checkpoint, runtime))
+        if file_check.find_voice(checkpoint):
+            return card | _voices(checkpoint)
+        is_sound = is_speech(checkpoint)
+        return card | (_speech(checkpoint) if is_sound else _language_model(checkpoint, runtime))
     return card | _model_file(location)
 
 

@@ -142,8 +142,8 @@ def is_language_model(path: str) -> bool:
 
     It is a GGUF file, a file of whisper.cpp, or a directory with a config.json that names an
     architecture, or with a model.bin of Whisper, or without config.json and with a GGUF file or
-    Mistral's params.json, or a file of another server that describes one, or a voice. A
-    version is such a directory, too.
+    Mistral's params.json, or a file of another server that describes one, or a voice. A version is
+    such a directory, too.
     """
     return bool(language_model_path(path))
 

@@ -14,6 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from mindspore_serving.llm.checkpoint.ranks import SPELLING
+from mindspore_serving.llm.speech import features
 from mindspore_serving.llm.speech.settings import SpeechModel
 
 LANGUAGES = ("en", "de", "fr")
@@ -208,7 +209,7 @@ def write_ggml(model: SpeechModel, path: Path, kind: str = "F16") -> None:
         sizes.vocab_size, sizes.num_frames, width, heads[0], sizes.encoder_layers,
         sizes.max_tokens, width, heads[1], sizes.decoder_layers, sizes.num_bins, 1,
     )  # fmt: skip
-    filters = np.zeros((sizes.num_bins, 201), np.float32)
+    filters = features._filters(sizes.num_bins).astype(np.float32)
     parts = [b"lmgg", struct.pack("<11i", *fields), struct.pack("<2i", *filters.shape)]
     parts += [filters.tobytes(), struct.pack("<i", count)]
     bytes_of = {character: byte for byte, character in SPELLING.items()}
