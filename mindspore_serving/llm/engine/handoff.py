@@ -243,8 +243,10 @@ class Exports:
 
 def full_blocks(engine: Any, tokens: Sequence[int], salt: str, adapter: int = 0) -> list[bytes]:
     """Return the hashes of the full blocks of a prompt."""
-    length = len(tokens) + 1
-    sequence = TokenSequence(list(tokens), length, (0, 0, 0), salt=salt, adapter=adapter)
+    sequence = TokenSequence(
+        list(tokens), len(tokens) + 1, (0, 0, 0), salt=salt, adapter=adapter,
+        adapter_digest=engine.adapters.digests.get(adapter, b""),
+    )  # fmt: skip
     engine.cache.prepare(sequence)
     return sequence.hash_blocks(len(tokens) // engine.block_size, engine.block_size)
 
