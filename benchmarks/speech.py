@@ -161,7 +161,8 @@ def run_faster_whisper(directory: str, paths: list[Path], compute: str, beam: in
 
 def run_genai(directory: str, paths: list[Path], precision: str, beam: int) -> None:
     import openvino_genai  # type: ignore[import]
-    from mindspore_serving.llm.speech.sound import read_sound
+
+    from mindspore_serving.llm.sounds.decoding import read_sound
 
     pipeline = openvino_genai.WhisperPipeline(directory, "CPU", INFERENCE_PRECISION_HINT=precision)
 

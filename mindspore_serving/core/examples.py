@@ -24,6 +24,10 @@ PNG = (  # 32x32 pixels, orange: bytes that every library of images decodes
     "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKElEQVR42u3NsQkAAAgDsJ7u5/YKByGQPdnJqQgEAoFA"
     "IBAIBIIvQQHoo/xM3BB6yAAAAABJRU5ErkJggg=="
 )
+WAV = (  # a moment of silence
+    "UklGRkwAAABXQVZFZm10IBAAAAABAAEAQB8AAEAfAAABAAgAZGF0YSgAAACAgICAgICAgICAgICAgICAgICAgICAgI"
+    "CAgICAgICAgICAgICAgICA"
+)
 _IMAGES = frozenset({"image", "img", "picture", "photo"})
 _TEXTS = frozenset(
     {"text", "sentence", "question", "query", "document", "passage", "title", "message", "word"}

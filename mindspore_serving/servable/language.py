@@ -127,6 +127,19 @@ def _check_engine_options(options: object) -> dict[str, Any]:
     return dict(options or {})
 
 
+def add_transcribe(declaration: Declaration) -> None:
+    """Add the method `transcribe` to a servable with a model of speech that registers no method."""
+    model = Stage(StageKind.LANGUAGE, LANGUAGE, (0, 1), (2, 3), "Model", streams=True)
+    declaration.methods["transcribe"] = Method(
+        "transcribe",
+        ("audio", "parameters"),
+        ("text", "language"),
+        (model,),
+        (2, 3),
+        defaults={"parameters": ""},
+    )
+
+
 def add_generate(declaration: Declaration) -> None:
     """Add the method `generate` to a servable that registers no method."""
     inputs = ("prompt", *_DEFAULTS)

@@ -18,17 +18,21 @@ from mindspore_serving.llm.models.bodies import generator_of
 from mindspore_serving.llm.models.dual import find_dual
 from mindspore_serving.llm.speech.settings import is_speech
 from mindspore_serving.servable.hf_model import add_task_method
-from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate
+from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate, add_transcribe
 
 
 def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     """Add the method that the model's config.json implies to `declaration`, which has none.
 
-    A model that generates gets `generate`; a model of a task gets `predict`.  An encoder that the
+    A model that generates gets `generate`, a model of speech `transcribe`, a model of a task
+    `predict`.  An encoder that the
     language protocols can embed or rank with stays a language model as well.
     """
     directory = Path(spec.path)
-    if is_speech(directory) or file_check.find_voice(directory):
+    if is_speech(directory):
+        add_transcribe(declaration)
+        return
+    if file_check.find_voice(directory):
         return  # it has the requests of front ends alone
     config = find_config(directory)
     if find_dual(config) is not None:

@@ -134,15 +134,16 @@ class LanguageStage:
         for job in jobs:
             stage = job.part.program.method.stages[job.position]
             try:
-                request = self._to_request([job.values[slot] for slot in stage.inputs])
+                values = [job.values[slot] for slot in stage.inputs]
+                request = self._to_request(values, is_stream=job.is_to_stream)
             except ServingError as error:
                 queue.resume([job], [error])
                 continue
-            self._submit(queue, job, msgspec.structs.replace(request, is_stream=job.is_to_stream))
+            self._submit(queue, job, request)
 
-    def _submit(self, queue: JobQueue, job: Job, request: Generate) -> None:
+    def _submit(self, queue: JobQueue, job: Job, request: LLMRequest) -> None:
         trace = _trace(job.part.trace, request, self.name)
-        running = EngineRequest(self._engine, trace, partial(_deliver, queue, job))
+        running = EngineRequest(self._engine, trace, partial(self._deliver, queue, job))
 
         def post(events: Events, is_last: bool) -> None:
             queue.post(partial(running.take, events, is_last))
@@ -150,7 +151,18 @@ class LanguageStage:
         running.start(request, post, job.part.id, job.part.request_id)
         job.part.cancel_callbacks.append(running.cancel)
 
-    def _to_request(self, values: Sequence[Value]) -> Generate:
+    def _deliver(
+        self, queue: JobQueue, job: Job, running: EngineRequest, events: Events, is_last: bool
+    ) -> None:
+        """Pass events of `job` to the later stages, on the thread of `queue`."""
+        self._put(queue, job, events)
+        if not is_last and job.part.num_unfinished == 0:  # a later stage has failed on a piece
+            running.abandon()
+
+    def _put(self, queue: JobQueue, job: Job, events: Events) -> None:
+        _put(queue, job, events)
+
+    def _to_request(self, values: Sequence[Value], *, is_stream: bool) -> LLMRequest:
         parameters = json_object(values[1]) if len(values) > 1 else {}
         grammar = parameters.pop("grammar", None)
         languages = {to: parameters.pop(name, "") for name, to in LANGUAGES.items()}
@@ -168,7 +180,9 @@ class LanguageStage:
         except msgspec.ValidationError as error:
             raise InvalidInputs(f"the sampling parameters are invalid: {error}") from None
         prompt = _read_prompt(values[0])
-        request = Generate(prompt=prompt, params=params, grammar=grammar, **languages)
+        request = Generate(
+            prompt=prompt, params=params, grammar=grammar, is_stream=is_stream, **languages
+        )
         _LIMITS.check(request)
         return request
 
@@ -299,15 +313,6 @@ def _trace(context: PartTrace | None, request: LLMRequest, name: str) -> Generat
     return GenerationTrace(context, request, name)
 
 
-def _deliver(
-    queue: JobQueue, job: Job, running: EngineRequest, events: Events, is_last: bool
-) -> None:
-    """Pass events of `job` to the later stages, on the thread of `queue`."""
-    _put(queue, job, events)
-    if not is_last and job.part.num_unfinished == 0:  # a later stage has failed on a piece
-        running.abandon()
-
-
 def _put(queue: JobQueue, job: Job, events: Events) -> None:
     """Pass events of `job` to the later stages."""
     if isinstance(events, ServingError):
@@ -316,7 +321,7 @@ def _put(queue: JobQueue, job: Job, events: Events) -> None:
     num_outputs = len(job.part.program.method.stages[job.position].outputs)
     for event in events:
         if isinstance(event, Refused):
-            queue.resume([job], [_to_error(event)])
+            queue.resume([job], [to_error(event)])
         elif isinstance(event, Chunk):
             if event.finish_reason == "error":
                 text = str(event.stop_reason)
@@ -341,6 +346,7 @@ def _read_prompt(value: Value) -> str | list[int]:
     raise InvalidInputs("the prompt should be a text, or an array of token ids")
 
 
-def _to_error(refused: Refused) -> ServingError:
+def to_error(refused: Refused) -> ServingError:
+    """Return the error of a refused request."""
     kind = Overloaded if refused.reason == "overloaded" else InvalidInputs
     return kind(refused.text)

@@ -102,7 +102,8 @@ def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> 
         raise StartError("roles is set, but the model writes down speech: leave it out")
     from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.speech.engine import SpeechEngine
-    from mindspore_serving.worker.language import LanguageService, LanguageStage
+    from mindspore_serving.worker.language import LanguageService
+    from mindspore_serving.worker.transcription import TranscriptionStage
 
     runtime = OPENVINO if spec.runtime == AUTO else spec.runtime
     if (spec.engine, runtime) != (OURS, OPENVINO):
@@ -113,7 +114,7 @@ def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> 
         engine = SpeechEngine(spec.path, make_config(options), wake)
     except InvalidInputs as error:
         raise StartError(str(error)) from error
-    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+    return LanguageService(engine, TranscriptionStage(engine, spec.params, setup.name))
 
 
 def _open_voices(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":

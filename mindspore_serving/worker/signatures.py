@@ -46,6 +46,7 @@ def of_method(
     params: SamplingParams | None = None,
     *,
     has_tokenizer: bool = True,
+    hears: bool = False,
 ) -> InstanceSignature:
     """Return the signature of `method`; dtypes and shapes that `models` do not define are None.
 
@@ -53,7 +54,7 @@ def of_method(
     prompts are token ids.
     """
     known = _inputs(method, models) | _parameters(method, params)
-    known |= _prompts(method, has_tokenizer=has_tokenizer)
+    known |= _recordings(method) if hears else _prompts(method, has_tokenizer=has_tokenizer)
     for stage in method.stages:
         known.update(_outputs(stage, models))
     graphs = [_graph(stage, models) for stage in method.stages] or [InstanceSignature()]
@@ -127,6 +128,15 @@ def _prompts(method: Method, *, has_tokenizer: bool) -> dict[int, ValueSpec]:
     example = examples.likely("prompt", "str", ()) if has_tokenizer else Example(examples.IDS)
     return {
         stage.inputs[0]: ValueSpec("", declared=example)
+        for stage in method.stages
+        if stage.kind is StageKind.LANGUAGE and stage.inputs[0] < len(method.inputs)
+    }
+
+
+def _recordings(method: Method) -> dict[int, ValueSpec]:
+    """Return the specs of input slots that are recordings for a model of speech."""
+    return {
+        stage.inputs[0]: ValueSpec("", "bytes", (), declared=Example({"b64": examples.WAV}))
         for stage in method.stages
         if stage.kind is StageKind.LANGUAGE and stage.inputs[0] < len(method.inputs)
     }

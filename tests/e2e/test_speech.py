@@ -4,6 +4,7 @@ The weights are those of Whisper base, which two packages carry in CTranslate2's
 Piper and of Kokoro.
 """
 
+import base64
 import io
 import json
 import shutil
@@ -90,6 +91,23 @@ def test_a_beam_search_and_a_file_of_whisper_cpp_write_the_right_words(
         write(client, spoken(text), extra_body={"beam_size": 5})
     with pytest.raises(openai.BadRequestError, match="beam_size"):
         write(client, spoken(text), extra_body={"beam_size": 0})
+
+
+def test_the_method_transcribe_writes_recordings_down(calls: Calls) -> None:
+    text, known = next(iter(SENTENCES.items()))
+    sound = spoken(text)
+    client = calls.client("whisper", "transcribe")
+    answer = client.infer({"audio": sound})
+    assert (known in words_of(answer["text"]), answer["language"]) == (True, "en")
+    encoded = {"b64": base64.b64encode(sound).decode()}
+    parameters = json.dumps({"beam_size": 2, "language": "en"})
+    instances = [{"audio": encoded, "parameters": parameters}, {"audio": {"b64": "bm8="}}]
+    (good, bad) = calls.post("whisper", "transcribe", instances)["instances"]
+    assert known in words_of(good["text"])
+    assert "no sound" in bad["error"]
+    wrong = [{"audio": encoded, "parameters": '{"langage": "en"}'}]
+    (refused,) = calls.post("whisper", "transcribe", wrong)["instances"]
+    assert "langage" in refused["error"]
 
 
 def test_a_language_is_found_and_translated(client: openai.OpenAI) -> None:

@@ -14,7 +14,7 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from mindspore_serving.llm.checkpoint.ranks import SPELLING
-from mindspore_serving.llm.speech import features
+from mindspore_serving.llm.sounds import features
 from mindspore_serving.llm.speech.settings import SpeechModel
 
 LANGUAGES = ("en", "de", "fr")

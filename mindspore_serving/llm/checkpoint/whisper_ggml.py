@@ -99,7 +99,7 @@ class WhisperFile:
         return self.tensors[name]
 
     def _skip_filters(self, num_bins: int) -> None:
-        """Skip the filters of the spectrum, which `speech.features` computes."""
+        """Skip the filters of the spectrum, which `sounds.features` computes."""
         rows, columns = (self._number(name, _MAX_SIZE) for name in ("filters", "bins of a filter"))
         if rows != num_bins:
             raise StartError(f"{self.path} has {rows} filters, expected {num_bins}")

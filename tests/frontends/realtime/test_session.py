@@ -17,7 +17,7 @@ from mindspore_serving.core.resampling import resample
 from mindspore_serving.core.speech_messages import Heard, SpokenSegment, Transcribe, Transcribed
 from mindspore_serving.frontends.realtime import session as sessions
 from mindspore_serving.frontends.realtime import turns
-from mindspore_serving.llm.speech.sound import read_sound
+from mindspore_serving.llm.sounds.decoding import read_sound
 from tests.frontends.openai.serving import CARD, serving
 from tests.published import file_of
 from tests.speaking import samples_of, spoken

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from mindspore_serving.llm.speech.features import log_mel
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from mindspore_serving.cli.show import describe
@@ -16,6 +15,7 @@ from mindspore_serving.file_check import is_speech_file
 from mindspore_serving.llm.checkpoint.ranks import SPELLING
 from mindspore_serving.llm.checkpoint.whisper_ggml import LANGUAGES
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.sounds.features import log_mel
 from mindspore_serving.llm.speech.runner import SpeechRunner
 from mindspore_serving.llm.speech.settings import is_speech, open_speech_model
 from mindspore_serving.servable.repository import is_language_model
