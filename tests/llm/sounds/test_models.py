@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import transformers
 from safetensors.numpy import load_file, save_file
 
 from mindspore_serving.errors import InvalidField, StartError
@@ -86,6 +87,24 @@ def test_prompts_with_sounds_and_images_are_cut_batched_and_preempted(
         assert llm.stats().num_preemptions > 0
     for parts, (ids, tokens) in zip(chats, outputs, strict=True):
         assert tokens == references[kind].greedy(ids, listening.media(parts), 48)
+
+
+def test_prompts_of_gemma3n_have_the_tokens_of_its_processor(directories):
+    directory = directories["gemma3n-sounds"]
+    _, picture, end, sound = listening.OTHER_TOKENS
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(directory / "tokenizer.json"),
+        extra_special_tokens={
+            "image_token": picture, "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
+            "audio_token": sound, "boa_token": "<img>", "eoa_token": end,
+        },
+    )  # fmt: skip
+    extractor, images = listening.extractor("gemma3n-sounds"), seeing.processor("llava-siglip")
+    processor = transformers.Gemma3nProcessor(extractor, images, tokenizer, audio_seq_length=12)
+    processed = processor(text=f"user:What is {sound} there?assistant:", audio=[FIRST / 32768])
+    with LLM(directory, "torch", **config("torch")) as llm:
+        ((ids, _),) = answers(llm, CHATS["one sound"])
+    assert list(ids) == processed["input_ids"][0]
 
 
 def test_gemma3n_takes_no_images_and_says_so(directories):
