@@ -15,10 +15,12 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from tokenizers import Tokenizer
 
 from mindspore_serving.core.llm_messages import Generate
 from mindspore_serving.llm.loader import OpenedModel
 from tests.llm import seeing
+from tests.llm.architectures import GEMMA3N
 
 Sound: TypeAlias = np.ndarray[Any, np.dtype[np.int16]]
 Part: TypeAlias = str | Image.Image | Sound
@@ -64,12 +66,15 @@ GEMMA4 = {
         "subsampling_conv_channels": [128, 4], "output_proj_dims": 48, "initializer_range": 0.2,
     },
 }  # fmt: skip
+# Tokens behind those of texts: ends and placeholders of images and of sounds.
+OTHER_TOKENS = ["<end_of_picture>", "<picture>", "<end_of_audio>", "<audio>"]
 SECONDS = {
     "qwen3-omni": 10,
     "qwen2-audio": 2,
     "qwen2.5-omni": 10,
 }  # longest sound, as their extractors have it
 KINDS = {  # and their classes
+    "gemma3n-sounds": "Gemma3nForConditionalGeneration",
     "gemma4-sounds": "Gemma4ForConditionalGeneration",
     "qwen2-audio": "Qwen2AudioForConditionalGeneration",
     "qwen3-omni": "Qwen3OmniMoeThinkerForConditionalGeneration",
@@ -87,12 +92,17 @@ def build(directory: Path, kind: str) -> Path:
     target = directory / kind
     target.mkdir(parents=True)
     size = seeing.write_tokenizer(target, _template(kind))
+    if kind == "gemma3n-sounds":
+        tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
+        tokenizer.add_special_tokens(OTHER_TOKENS)
+        tokenizer.save(str(target / "tokenizer.json"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(sum(kind.encode()))
         model = _MAKERS[kind](size)
     language = getattr(model, "thinker", model)
     for token in (seeing.IMAGE, SOUND):  # answers have none
         language.lm_head.weight.data[token] = 0
+    language.lm_head.weight.data[size:] = 0
     model.save_pretrained(target)
     settings = json.loads(extractor(kind).to_json_string())
     if kind in SEEING:
@@ -116,6 +126,37 @@ def _omni(size: int) -> Any:
     return transformers.Qwen2_5OmniForConditionalGeneration(config)
 
 
+class Blind(transformers.PreTrainedModel):  # type: ignore[misc]
+    """Vision tower in place of Gemma 3n's, which the library makes by timm."""
+
+    config_class = transformers.Gemma3nVisionConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.stem = torch.nn.Linear(4, 4)
+        self.post_init()
+
+
+def _gemma3n(size: int) -> Any:
+    transformers.AutoModel.register(transformers.Gemma3nVisionConfig, Blind, exist_ok=True)
+    text = {
+        **seeing.TEXT, **GEMMA3N, **seeing.LAYER_INPUTS, "head_dim": 16, "vocab_size": size + 6,
+        "vocab_size_per_layer_input": size, "activation_sparsity_pattern": [0.6, 0.0, 0.3, 0.0],
+    }  # fmt: skip
+    config = transformers.Gemma3nConfig(
+        text_config=text,
+        vision_config={"hidden_size": 32, "vocab_size": 2, "vocab_offset": size},
+        audio_config={
+            "hidden_size": 32, "vocab_size": 4, "vocab_offset": size + 2,
+            "conf_num_hidden_layers": 2, "conf_num_attention_heads": 4,
+            "sscp_conv_channel_size": [8, 4], "initializer_range": 0.2,
+        },
+        audio_soft_tokens_per_image=12, boi_token_id=6, eoi_token_id=size, image_token_id=size + 1,
+        boa_token_id=10, eoa_token_id=size + 2, audio_token_id=size + 3,
+    )  # fmt: skip
+    return transformers.Gemma3nForConditionalGeneration(config)
+
+
 def _gemma4(size: int) -> Any:
     text = {**seeing.TEXT, **seeing.TEXTS["gemma4-images"], "vocab_size": size}
     config = transformers.Gemma4Config(
@@ -134,20 +175,23 @@ def _qwen3_omni(size: int) -> Any:
 
 _MAKERS = {
     "qwen3-omni": _qwen3_omni, "qwen2-audio": _qwen2_audio, "qwen2.5-omni": _omni,
-    "gemma4-sounds": _gemma4,
+    "gemma3n-sounds": _gemma3n, "gemma4-sounds": _gemma4,
 }  # fmt: skip
 
 
 def _template(kind: str) -> str:
     """The marks around a placeholder are the template's, or those of the processor."""
-    if kind != "gemma4-sounds":
+    if not kind.startswith("gemma"):
         return TEMPLATE
-    return TEMPLATE.replace(_MARK, seeing.MARKS[SOUND]).replace(_IMAGE, "<image>")
+    mark = seeing.MARKS[SOUND] if kind == "gemma4-sounds" else OTHER_TOKENS[-1]
+    return TEMPLATE.replace(_MARK, mark).replace(_IMAGE, "<image>")
 
 
 def extractor(kind: str) -> Any:
     if kind == "gemma4-sounds":
         return transformers.Gemma4AudioFeatureExtractor(feature_size=128)
+    if kind == "gemma3n-sounds":
+        return transformers.Gemma3nAudioFeatureExtractor()
     return transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=SECONDS[kind])
 
 

@@ -34,7 +34,9 @@ IMAGES = Leftover(
     r"|embed_vision|merger)\..*|image_newline)",
     "of images or sounds",
 )
-SOUNDS = Leftover(r"((model|thinker)\.)?(audio_tower|embed_audio)\..*", IMAGES.reason)
+SOUNDS = Leftover(
+    r"((model|thinker)\.)?(audio_tower|embed_audio|multi_modal_projector)\..*", IMAGES.reason
+)
 LEFTOVERS = (
     IMAGES,
     SOUNDS,

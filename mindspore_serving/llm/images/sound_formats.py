@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mindspore_serving.errors import StartError
-from mindspore_serving.llm.images.prompt_format import Config, id_of
+from mindspore_serving.llm.images.prompt_format import Config, id_of, size_of
 from mindspore_serving.llm.sounds.features import RATE, Sound
 
 Features: TypeAlias = Mapping[str, npt.NDArray[Any]]  # inputs of a sound tower, by name
@@ -30,6 +30,8 @@ class SoundFormat:
             of its vectors, which is 0 if it is too short.
         longest: returns the seconds that the feature extractor takes at most.
         frame: tokens before and after the vectors of a sound that the template does not write.
+        around: text before and after these.
+        ends_in_vector: the last vector is that of the token after them.
         fill_id, is_bidirectional, merge_size: as in `ImagePromptFormat`.
     """
 
@@ -37,9 +39,16 @@ class SoundFormat:
     extract: Callable[[Any, Sound], tuple[Features, int]]
     longest: Callable[[Any], float]
     frame: tuple[int, ...] = ()
+    around: str = ""
+    ends_in_vector: bool = False
     fill_id: int | None = None
     is_bidirectional: bool = False
     merge_size: int = 0
+
+    @property
+    def vector_ids(self) -> set[int]:
+        """Tokens that have vectors of sounds."""
+        return {self.token_id, *(self.frame[1:] if self.ends_in_vector else ())}
 
 
 def find_sound_format(config: Config) -> SoundFormat | None:
@@ -68,6 +77,15 @@ def _qwen3_omni(config: Config) -> SoundFormat:
         )
     extract = partial(_log_mel, is_padded=False, count=partial(_eighth, window))
     return SoundFormat(id_of(config, "audio_token"), extract, _samples)
+
+
+def _gemma3n(config: Config) -> SoundFormat:
+    frame = id_of(config, "boa_token"), id_of(config, "eoa_token")
+    count = size_of(config, "audio_soft_tokens_per_image", 188)
+    return SoundFormat(
+        id_of(config, "audio_token"), partial(_gemma3n_features, count), lambda _: 30.0, frame,
+        around="\n\n", ends_in_vector=True,
+    )  # fmt: skip
 
 
 def _gemma4(config: Config) -> SoundFormat:
@@ -116,10 +134,20 @@ def _log_mel(
 
 
 def _gemma4_features(extractor: Any, sound: Sound) -> tuple[Features, int]:
+    features = _mel(extractor, sound)
+    mask = features["input_features_mask"]
+    return features, int(mask[0, ::2][::2].sum())  # halved by two convolutions
+
+
+def _gemma3n_features(count: int, extractor: Any, sound: Sound) -> tuple[Features, int]:
+    """Return features, and the number of vectors, the same for all sounds, with that of the end."""
+    features = _mel(extractor, sound)
+    return features, count + 1 if features["input_features_mask"].any() else 0
+
+
+def _mel(extractor: Any, sound: Sound) -> Features:
     processed = extractor([sound], return_tensors="np")
-    mask = processed["input_features_mask"]
-    count = int(mask[0, ::2][::2].sum())  # halved by two convolutions
-    return {"input_features": processed["input_features"], "input_features_mask": mask}, count
+    return {name: processed[name] for name in ("input_features", "input_features_mask")}
 
 
 def _samples(extractor: Any) -> float:
@@ -127,6 +155,7 @@ def _samples(extractor: Any) -> float:
 
 
 _ROWS: dict[str, Callable[[Config], SoundFormat]] = {
+    "Gemma3nForConditionalGeneration": _gemma3n,
     "Gemma4ForConditionalGeneration": _gemma4,
     "Qwen2AudioForConditionalGeneration": _qwen2_audio,
     "Qwen2_5OmniThinkerForConditionalGeneration": _qwen2_5_omni,

@@ -77,7 +77,9 @@ class SoundReader:
         if count < 1:
             raise _too_short(sound)
         inputs = {name: MessageArray.of(array) for name, array in features.items()}
-        text = self._before + self.token * count + self._behind
+        row = self.prompt_format
+        tokens = self.token * (count - row.ends_in_vector)
+        text = row.around + self._before + tokens + self._behind + row.around
         return PreparedImage(digest, text, count, inputs, AUDIO)
 
 

@@ -99,7 +99,47 @@ def _gemma4(model: Any, inputs: dict[str, Any]) -> Any:
     return output.pooler_output[output.attention_mask]
 
 
+def _gemma3n(model: Any, inputs: dict[str, Any]) -> Any:
+    """Compute what the library does within the pass of its whole model.
+
+    The vectors of each sound are followed by those of padding, and by that of its end.
+    """
+    import torch
+
+    config, embed = model.config, model.embed_audio
+    output = model.audio_tower(inputs["input_features"], ~inputs["input_features_mask"])
+    vectors = embed(inputs_embeds=output.last_hidden_state)
+    names = torch.tensor([config.text_config.vocab_size - 1, config.eoa_token_id])
+    padding, end = embed(input_ids=names.to(vectors.device))
+    padded = padding.repeat(len(vectors), config.audio_soft_tokens_per_image + 1, 1)
+    padded[:, : vectors.shape[1]] = torch.where(output.audio_mel_mask[..., None], padding, vectors)
+    padded[:, -1] = end
+    return padded.flatten(0, 1)
+
+
+def sound_part(model_type: str) -> Any:
+    """Return the library's class for the sound tower alone, where that is loaded alone, or None.
+
+    The library makes Gemma 3n's vision tower by timm.
+    """
+    if model_type != "gemma3n":
+        return None
+    from transformers.models.gemma3n import modeling_gemma3n as library
+
+    class SoundPart(library.Gemma3nPreTrainedModel):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.audio_tower = library.Gemma3nAudioEncoder(config.audio_config)
+            self.embed_audio = library.Gemma3nMultimodalEmbedder(
+                config.audio_config, config.text_config
+            )
+            self.post_init()
+
+    return SoundPart
+
+
 _SOUNDS: dict[str, Compute] = {
+    "gemma3n": _gemma3n,
     "gemma4": _gemma4,
     "qwen2_audio": _qwen2_audio,
 }

@@ -23,7 +23,7 @@ from mindspore_serving.llm.images.messages import AUDIO, PHRASES
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import PreparedImage, to_arrays
 from mindspore_serving.llm.images.sound_formats import find_sound_format
-from mindspore_serving.llm.images.torch_tower import image_tower, sound_tower
+from mindspore_serving.llm.images.torch_tower import image_tower, sound_part, sound_tower
 from mindspore_serving.llm.images.tower_pass import MAX_BATCH_BYTES, Inputs, TowerPass
 from mindspore_serving.llm.step import Vectors
 
@@ -193,13 +193,13 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
     verbosity = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity_error()  # about the tensors of the language model
     try:
-        settings = _without_language(
-            transformers.AutoConfig.from_pretrained(
-                directory, local_files_only=True, trust_remote_code=False
-            ),
-            hears=hears,
+        settings = transformers.AutoConfig.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
         )
-        model, loaded = transformers.AutoModelForMultimodalLM.from_pretrained(
+        alone = sound_part(settings.model_type)
+        if alone is None:
+            settings = _without_language(settings, hears=hears)
+        model, loaded = (alone or transformers.AutoModelForMultimodalLM).from_pretrained(
             directory,
             config=settings,
             local_files_only=True,
@@ -216,7 +216,7 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
-    read = (IMAGES, SOUNDS) if hears else (IMAGES,)
+    read = (*([] if alone else [IMAGES]), *([SOUNDS] if hears else []))
     for name in sorted(loaded["unexpected_keys"]):
         if any(row.has(name, ()) for row in read) and not any(
             row.has(name, ()) for row in LEFTOVERS if row not in read
@@ -226,7 +226,7 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
     for name in sorted(wrong):
         if not name.endswith(("lm_head.weight", "embed_tokens.weight")):
             raise StartError(f"{directory} has no tensor {name!r} of the size that its model needs")
-    towers = model.model
+    towers = model if alone else model.model
     if not hears and getattr(towers, "audio_tower", None) is not None:
         towers.audio_tower = None
     return towers.eval().to(open_device(config.device))

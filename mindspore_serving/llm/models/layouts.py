@@ -265,9 +265,8 @@ _TEXT_PARTS = (
 
 def tower_patterns(architecture: Architecture) -> tuple[Leftover, ...]:
     """Return the patterns of the tensors that compute vectors of images and sounds."""
-    if architecture.takes_sounds:
-        return IMAGES, SOUNDS
-    return (IMAGES,) if architecture.takes_images else ()
+    images = (IMAGES,) if architecture.takes_images else ()
+    return (*images, SOUNDS) if architecture.takes_sounds else images
 
 
 def _text_model(checkpoint: Checkpoint, tensors: Tensors) -> Tensors:

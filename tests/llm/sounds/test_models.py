@@ -4,10 +4,12 @@ import json
 
 import numpy as np
 import pytest
+import transformers
 from safetensors.numpy import load_file, save_file
 
-from mindspore_serving.errors import StartError
+from mindspore_serving.errors import InvalidField, StartError
 from mindspore_serving.llm import LLM, SamplingParams
+from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.quantize import quantize
@@ -18,11 +20,13 @@ pytestmark = pytest.mark.torch
 
 COUNT = 12
 GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
-# Of over 1 s: the library computes shorter ones for Qwen3-Omni by what is beside them.
+# Of over 1 s: the library computes shorter ones for Qwen3-Omni by what is beside them, and for
+# Gemma 3n those that are shorter than others.
 FIRST, SECOND = listening.sound(1, 1.013), listening.sound(2, 1.3371)
 CHATS = {
     "one sound": ("What is ", FIRST, " there?"),
     "two sounds": (SECOND, "Is it as ", FIRST, "?"),
+    "sounds of a length": (FIRST, "Is it as ", listening.sound(4, 1.013), "?"),
     "a short sound": ("Is there ", listening.sound(3, 0.07), "?"),
     "no sound": ("What is there?",),
 }
@@ -50,7 +54,8 @@ def references(directories):
 )
 def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
     opened = open_model(directories[kind], runtime, make_config(config(runtime)))
-    chats = [CHATS["two sounds"], CHATS["one sound"], CHATS["a short sound"]]
+    several = "sounds of a length" if kind == "gemma3n-sounds" else "two sounds"
+    chats = [CHATS[several], CHATS["one sound"], CHATS["a short sound"]]
     try:
         for parts in (*chats, *([MIXED] if kind in listening.SEEING else [])):
             listening.check(opened, references[kind], parts, GREEDY)
@@ -64,19 +69,67 @@ def answers(llm, *chats, count=COUNT):
     return [(each.prompt_token_ids, list(each.outputs[0].token_ids)) for each in outputs]
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "torch"])
+@pytest.mark.parametrize(
+    ("kind", "runtime"),
+    [("qwen2.5-omni", "openvino"), ("qwen2.5-omni", "torch"), ("gemma3n-sounds", "torch")],
+)
 def test_prompts_with_sounds_and_images_are_cut_batched_and_preempted(
-    runtime, directories, references
+    kind, runtime, directories, references
 ):
     # A step has room for a part of a sound, and the cache not for all sequences.
-    room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache("qwen2.5-vl", runtime)}
-    chats = [*CHATS.values(), MIXED]
-    with LLM(directories["qwen2.5-omni"], runtime, **{**config(runtime), **room}) as llm:
+    room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(kind, runtime)}
+    several, mixed = CHATS["two sounds"], [MIXED]
+    if kind not in listening.SEEING:
+        several, mixed = CHATS["sounds of a length"], []
+    chats = [*({**CHATS, "two sounds": several}).values(), *mixed]
+    with LLM(directories[kind], runtime, **{**config(runtime), **room}) as llm:
         outputs = answers(llm, *chats, count=48)
         assert llm.stats().num_preemptions > 0
     for parts, (ids, tokens) in zip(chats, outputs, strict=True):
-        reference = references["qwen2.5-omni"]
-        assert tokens == reference.greedy(ids, listening.media(parts), 48)
+        assert tokens == references[kind].greedy(ids, listening.media(parts), 48)
+
+
+def test_prompts_of_gemma3n_have_the_tokens_of_its_processor(directories):
+    directory = directories["gemma3n-sounds"]
+    _, picture, end, sound = listening.OTHER_TOKENS
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_file=str(directory / "tokenizer.json"),
+        extra_special_tokens={
+            "image_token": picture, "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
+            "audio_token": sound, "boa_token": "<img>", "eoa_token": end,
+        },
+    )  # fmt: skip
+    extractor, images = listening.extractor("gemma3n-sounds"), seeing.processor("llava-siglip")
+    processor = transformers.Gemma3nProcessor(extractor, images, tokenizer, audio_seq_length=12)
+    processed = processor(text=f"user:What is {sound} there?assistant:", audio=[FIRST / 32768])
+    with LLM(directory, "torch", **config("torch")) as llm:
+        ((ids, _),) = answers(llm, CHATS["one sound"])
+    assert list(ids) == processed["input_ids"][0]
+
+
+def test_gemma3n_takes_no_images_and_says_so(directories):
+    told = pytest.raises(InvalidField, match="is an image, but the model reads no images")
+    with LLM(directories["gemma3n-sounds"], "torch", **config("torch")) as llm, told:
+        answers(llm, (FIRST, seeing.image(1)))
+
+
+@pytest.mark.parametrize("change", ["more", "fewer"])
+def test_a_sound_tower_that_is_loaded_alone_has_all_its_tensors_and_no_others(
+    change, directories, tmp_path
+):
+    for file in directories["gemma3n-sounds"].iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.embed_audio.embedding.weight"
+    if change == "more":
+        name = "model.audio_tower.surprise.weight"
+        tensors[name] = np.ones((2, 2), "f4")
+    else:
+        del tensors[name]
+    (tmp_path / "model.safetensors").unlink()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(StartError, match=name.removeprefix("model.").replace(".", r"\.")):
+        Tower.open(tmp_path, make_config({"device": "cpu"}))
 
 
 def test_blocks_are_shared_by_prompts_with_the_same_sounds_alone(directories, references):
