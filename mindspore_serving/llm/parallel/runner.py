@@ -84,7 +84,7 @@ class ParallelRunner:
         return self._run_on_all(step, self._local.run)
 
     def begin(self, step: Step) -> None:
-        self._run_on_all(step, cast(OverlappingRunner, self._local).begin, ends_others=False)
+        self._run_on_all(step, cast(OverlappingRunner, self._local).begin, is_alone=False)
         self._num_begun += 1
 
     def finish(self) -> Logits:
@@ -149,19 +149,19 @@ class ParallelRunner:
         *,
         embeds: bool = False,
         best: int = 0,
-        ends_others: bool = True,
+        is_alone: bool = True,
     ) -> T:
         if self._lost is not None:
             raise self._lost
         try:
-            if ends_others:
+            if is_alone:
                 self._end_steps()
             self._num_steps += 1
             self._links.begin(self._num_steps)
             self._send_to_ranks(compute(self._num_steps, step, embeds=embeds, best=best))
             result = compute_local(step)
             # A step that is begun sends its logits first, so its counts wait.
-            if self._experts is not None and ends_others and _gathers(self._num_steps):
+            if self._experts is not None and is_alone and _gathers(self._num_steps):
                 self._gather_counts(self._experts)
             return result
         except Exception as error:

@@ -255,13 +255,13 @@ def set_num_threads(config: EngineConfig) -> None:
         torch.set_num_threads(config.num_threads)
 
 
-def attention_of(config: Any, default: str, **others: str) -> dict[str, str]:
-    """Return the attention for each part of a library's model: `default`, but for `others`.
+def attention_of(config: Any, default: str, **exceptions: str) -> dict[str, str]:
+    """Return the attention for each part of a library's model: `default`, but for `exceptions`.
 
     No part is left out, as a name in config.json could refer to code elsewhere.
     """
     parts = dict.fromkeys(config.sub_configs, default)
-    return {"": default, **parts, **{name: others[name] for name in others if name in parts}}
+    return {"": default, **parts, **{k: x for k, x in exceptions.items() if k in parts}}
 
 
 def open_device(name: str) -> str:
