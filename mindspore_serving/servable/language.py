@@ -54,7 +54,8 @@ def declare_llm(
 
     If no method is registered, there is `generate`: inputs `prompt` and, optionally, `max_tokens`,
     `temperature`, `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop` and `parameters` (more,
-    as JSON); outputs `text` and `finish_reason`.
+    as JSON); outputs `text` and `finish_reason`.  A model of speech takes the content of a file of
+    sound in place of a prompt, and gives text and language; its method is `transcribe`.
 
     Args:
         path: the model's directory or GGUF file, relative to the servable's directory, or its name

@@ -55,7 +55,7 @@ class TranscriptionStage(LanguageStage):
         except msgspec.ValidationError as error:
             names = ", ".join(_Parameters.__struct_fields__)
             raise InvalidInputs(f"parameters: {error}; accepted are {names}") from None
-        return Transcribe(file=file, **msgspec.structs.asdict(parameters))
+        return Transcribe(file=bytes(file), **msgspec.structs.asdict(parameters))
 
     def _put(self, queue: JobQueue, job: Job, events: Events) -> None:
         if isinstance(events, ServingError):
