@@ -23,7 +23,7 @@ SOURCE = """
 import os
 from pathlib import Path
 from mindspore_serving.llm import SamplingParams
-from mindspore_serving.llm.engine.engine import Engine
+from mindspore_serving.llm.engine.request_table import RequestTable
 
 here = Path(__file__).parent
 POISON, SLOW = 77, 88
@@ -31,7 +31,7 @@ params = SamplingParams(max_tokens=60_000, ignore_eos=True)  # half a minute of 
 llm = register.declare_llm(
     "../chatty", dtype="f32", max_num_seqs=2, kv_cache_memory=64 << 20, params=params
 )
-Engine.read_now = Engine._read
+RequestTable.read_now = RequestTable.read
 
 def wait_while(name):
     while (here / name).exists():
@@ -49,7 +49,7 @@ def read(self, scheduled):
         os._exit(3)
     return self.read_now(scheduled)
 
-Engine._read = read
+RequestTable.read = read
 
 @register.register_method(output_names=["text"])
 def generate(prompt):

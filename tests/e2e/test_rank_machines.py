@@ -43,7 +43,10 @@ def machines(made: Cluster, *slots: int) -> list[Machine]:
 
 def serve_model(made: Cluster, num_machines: int, *, family: str = "llama", **options: Any) -> Path:
     """Serve a tiny model over machines; return its directory."""
-    path = chatty.build(made.directory, context=65536, family=family)
+    with pytest.MonkeyPatch.context() as patch:
+        build = checkpoints.build
+        patch.setattr(checkpoints, "build", lambda _, place: build(family, place))
+        path = chatty.build(made.directory, context=65536)
     server.start_servables(
         ServableStartConfig(
             str(made.directory), "chatty", rank_machines=num_machines,

@@ -14,14 +14,12 @@ TEMPLATE = (
 SPECIAL = ["<pad>", "<s>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"]  # EOS is 2
 
 
-def build(
-    directory: Path, name: str = "chatty", *, context: int = 512, family: str = "llama"
-) -> Path:
+def build(directory: Path, name: str = "chatty", *, context: int = 512) -> Path:
     """The model's directory, below `directory`.  Its vocabulary is 512 tokens, bytes among them."""
     sizes = checkpoints.SIZES
     checkpoints.SIZES = {**sizes, "vocab_size": 512, "max_position_embeddings": context}
     try:
-        built = checkpoints.build(family, directory)
+        built = checkpoints.build("llama", directory)
     finally:
         checkpoints.SIZES = sizes
     target = built.rename(directory / name)

@@ -85,7 +85,8 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "spatial_merge_size", "image_grid_pinpoints", "vision_aspect_ratio", "downsample_ratio",
         "use_image_newline_parameter", "video_token_index", "vision_soft_tokens_per_image",
         "audio_soft_tokens_per_image", "audio_token_id", "video_token_id", "vision_token_id",
-        "audio_token_index",
+        "audio_token_index", "insert_layer_id", "downsample_mode", "merge_kernel_size",
+        "merger_times", "patch_size", "image_size", "drop_vision_last_layer",
         *(f"{part}_{side}_token_id" for part in ("image", "video", "vision", "audio")
         for side in ("start", "end")),
         *(f"{mark}_token_{kind}" for mark in ("boi", "eoi", "boa", "eoa") for kind in ("id",

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -123,6 +124,13 @@ class RankExperts:
             "experts are placed by the tokens that they got, with %d copies: by these the most "
             "loaded rank of a layer has %.2f times the mean", copies, peak * size / max(1, total),
         )  # fmt: skip
+
+
+def gather_counts(runner: Any, experts: RankExperts) -> None:
+    """Gather the counts of all ranks, after notices between stages that are still on their way."""
+    if hasattr(runner, "settle"):
+        runner.settle()
+    experts.gather()
 
 
 def experts_of(runner: object) -> RankExperts | None:

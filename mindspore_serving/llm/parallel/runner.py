@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar, cast
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.encrypted import key_text
 from mindspore_serving.llm.config import EngineConfig
-from mindspore_serving.llm.parallel.expert_counts import RankExperts, experts_of
+from mindspore_serving.llm.parallel.expert_counts import RankExperts, experts_of, gather_counts
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import (
     Compute,
@@ -173,7 +173,7 @@ class ParallelRunner:
     def _gather_counts(self, experts: RankExperts) -> None:
         if experts.is_divided:
             self._send_to_ranks(GatherCounts())
-        experts.gather()
+        gather_counts(self._local, experts)
         experts.save_at_intervals()
 
     def _end_steps(self) -> None:

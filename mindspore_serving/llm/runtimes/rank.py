@@ -16,7 +16,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.checkpoint.encrypted import set_key
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.parallel import messages
-from mindspore_serving.llm.parallel.expert_counts import experts_of
+from mindspore_serving.llm.parallel.expert_counts import experts_of, gather_counts
 from mindspore_serving.llm.parallel.links import Links
 from mindspore_serving.llm.parallel.messages import (
     Compute,
@@ -95,7 +95,7 @@ def _serve(control: BlockingChannel[ToRank], links: Links) -> NoReturn:
         if isinstance(message, GatherCounts):
             experts = experts_of(runner)
             assert experts is not None
-            experts.gather()
+            gather_counts(runner, experts)
             continue
         assert isinstance(message, Compute)
         _compute(runner, links, message)

@@ -60,7 +60,7 @@ def test_a_step_that_cannot_be_sampled_is_not_taken_for_the_next(monkeypatch):
     for name in "abcd":
         engine.add(name, [ord(name)], PARAMS)
     said, _ = run(engine, lambda said: len(said.get("d", [])) == 2)
-    read, calls = engine._read, []
+    read, calls = engine._table.read, []
 
     def fail_once(scheduled):
         calls.append(scheduled)
@@ -68,7 +68,7 @@ def test_a_step_that_cannot_be_sampled_is_not_taken_for_the_next(monkeypatch):
             raise ValueError("a fault")
         return read(scheduled)
 
-    monkeypatch.setattr(engine, "_read", fail_once)
+    monkeypatch.setattr(engine._table, "read", fail_once)
     later, ends = run(engine)
     ended = [name for name, reason in ends.items() if reason is FinishReason.ERROR]
     assert len(ended) == 2

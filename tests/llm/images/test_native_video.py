@@ -163,7 +163,7 @@ def test_positions_in_time_are_those_of_transformers(directories):
 
 def test_a_video_with_too_many_tokens_is_refused_before_work(directories, clip, monkeypatch):
     reader = processor(directories["qwen2-vl"], max_video_frames=4, max_model_len=10)
-    monkeypatch.setattr(type(reader._images._processor), "_preprocess", None)
+    monkeypatch.setattr(type(reader._media.images._processor), "_preprocess", None)
     with pytest.raises(InvalidField, match="becomes 12 tokens, and the model has 10") as refused:
         reader.read(Generate(messages=content(clip)))
     assert refused.value.field == "messages[0].content[0].video_url"

@@ -38,6 +38,7 @@ UNUSUAL = {
     "Gemma4ForCausalLM",
     "Gemma4ForConditionalGeneration",
     "Glm4vMoeForConditionalGeneration",
+    "Qwen3OmniMoeThinkerForConditionalGeneration",
 }
 
 

@@ -13,7 +13,7 @@ from mindspore_serving.llm.models import load_definition
         ("KimiLinearForCausalLM", "linear attention"),
         ("T5ForConditionalGeneration", "an encoder and a decoder"),
         ("KimiVLForConditionalGeneration", "for images or audio"),
-        ("MiniCPMForCausalLM", "is not supported; similar are MiniCPM3ForCausalLM;"),
+        ("MiniCPMForCausalLM", "is not supported; similar are MiniCPM3ForCausalLM "),
         ("LlamaForCausaLM", "is not supported; similar are LlamaForCausalLM;"),
         (
             "NoSuchModel",

@@ -159,7 +159,10 @@ def test_stages_of_ranks_count_the_tokens_of_all_experts(build, runtime):
     path = build("mixtral")
     with ranks(path, 2, runtime, pipeline_parallel=2, **EXPERTS) as runner:
         runner.run(STEP)
-        together = [thread.submit(each.experts.gather) for each, thread in runner.each()]
+        together = [
+            thread.submit(expert_counts.gather_counts, each, each.experts)
+            for each, thread in runner.each()
+        ]
         assert [one.result() for one in together] == [None] * 4
         experts = [each.experts for each in runner.runners]
     assert experts[0].counts.sum(1).tolist() == [STEP.num_tokens * 2] * checkpoints.LAYERS

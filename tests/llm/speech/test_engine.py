@@ -9,7 +9,7 @@ from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.speech.engine import SpeechEngine
 from tests.llm import hearing
 from tests.llm.sounding import SoundClient
-from tests.llm.speech.test_sound import wav
+from tests.llm.sounds.test_decoding import wav
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.torch
