@@ -129,8 +129,9 @@ class MasterCalls:
 
 def _to_message(scope: Scope) -> messages.Scope:
     fields = {row.name: scope[row.name] for row in _FIELDS if row.name in scope}
-    memory = scope.get("extensions", {}).get(UPGRADE)
-    return messages.Scope(**fields, upgrade_memory=memory.limit if memory else 0)
+    if memory := scope.get("extensions", {}).get(UPGRADE):
+        fields["upgrade_memory"] = memory.limit
+    return messages.Scope(**fields)
 
 
 def _note(noted: access.Entry) -> None:
