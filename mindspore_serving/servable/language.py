@@ -54,29 +54,28 @@ def declare_llm(
 
     If no method is registered, there is `generate`: inputs `prompt` and, optionally, `max_tokens`,
     `temperature`, `top_k`, `top_p`, `repetition_penalty`, `seed`, `stop` and `parameters` (more,
-    as JSON); outputs `text` and `finish_reason`.  A model of speech takes the content of a file of
-    sound in place of a prompt, and gives text and language; its method is `transcribe`.
+    as JSON); outputs `text` and `finish_reason`.  A model of speech takes a file of sound in place
+    of a prompt, and gives text and language, by `transcribe`.
 
     Args:
         path: the model's directory or GGUF file, relative to the servable's directory, or its name
             (hf://ORG/NAME).  With the engine "openai" there is none.
         runtime: "auto", or a name of `llm.catalog.RUNTIMES`; see `mindspore-serving docs llm`.
         params: defaults of sampling parameters for stages; None: the model's default sampling.
-        engine: "ours", or an engine that is installed in the worker's environment: "vllm",
-            "llama.cpp", "genai"; or "openai", another server, whose `url` is in engine_options.
-            See `mindspore-serving docs engines`.
+        engine: "ours", or one of the worker's environment: "vllm", "llama.cpp", "genai"; or
+            "openai", another server, whose `url` is in engine_options (`docs engines`).
         engine_options: options of another engine, by its names.
         options: of `EngineConfig`, such as `max_model_len`, `quantization`, `kv_cache_memory`
             (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
 
-    Only workers run servable_config.py.  Before one starts, names of the options of a call at the
-    top level are read from the file and checked, and the values if all are literals.
+    Only workers run servable_config.py.  Before one starts, options of a call at the top level are
+    read from the file: their names are checked, and their values if all are literals.
     Raises RuntimeError for a wrong argument, a second model, and outside a servable_config.py.
     """
     declaration = current("declare_llm")
     _check_path(path, check_str("engine", engine))
     check_str("runtime", runtime)
-    if params is not None and not isinstance(params, SamplingParams):
+    if not isinstance(params, SamplingParams | None):
         raise InvalidInputs(f"params is {type(params).__name__}, expected SamplingParams")
     if declaration.language is not None:
         raise InvalidInputs("declare_llm was called twice: a servable has one language model")
