@@ -227,7 +227,7 @@ def run_ours(directory: Path, side: str, seconds: float) -> dict[str, float]:
     row = OTHERS.get(directory.name, {})
     size, together_count = row.get("size", SIZE), 2 if row else TOGETHER
     with LLM(directory, "openvino", **options) as llm:
-        tower, reader = llm._processor._tower, llm._processor._images
+        tower, reader = llm._processor._tower, llm._processor._media.images
         sources = [MediaSource("image", uri(seed, size)) for seed in range(together_count)]
         images = reader.read(sources)
         computation = [tower._inputs(image) for image in images]
