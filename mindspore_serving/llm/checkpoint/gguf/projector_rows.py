@@ -286,6 +286,30 @@ def number_of(file: GgufFile, key: str, default: int | None = None) -> int:
     return value
 
 
+def _qwen_row(
+    family: str,
+    model: str,
+    tensors: Mapping[str, str],
+    layer: Mapping[str, str],
+    vision: Callable[[GgufFile], Settings],
+) -> ProjectorRow:
+    """Return the row of a family of Qwen-VL for files of the language model `model`."""
+    kind = family.lower().replace("vl", "_vl").replace("__", "_")
+    return ProjectorRow(
+        architecture=f"{family}ForConditionalGeneration",
+        model_type=kind,
+        vision_type=f"{kind}_vision",
+        models={model: f"{kind}_text"},
+        tokens=_QWEN_TOKENS,
+        tensors=tensors,
+        processor=_qwen_processor,
+        layer=layer,
+        path="visual.blocks.{}",
+        vision=vision,
+        has_sections=True,
+    )
+
+
 ROWS = {
     "internvl": ProjectorRow(
         architecture="InternVLForConditionalGeneration",
@@ -330,43 +354,9 @@ ROWS = {
         processor=_gemma3_processor,
         read=_gemma3,
     ),
-    "qwen2vl_merger": ProjectorRow(
-        architecture="Qwen2VLForConditionalGeneration",
-        model_type="qwen2_vl",
-        vision_type="qwen2_vl_vision",
-        models={"qwen2vl": "qwen2_vl_text"},
-        tokens=_QWEN_TOKENS,
-        tensors=_QWEN2_TENSORS,
-        processor=_qwen_processor,
-        layer=_QWEN2_LAYER,
-        path="visual.blocks.{}",
-        vision=_qwen2,
-        has_sections=True,
+    "qwen2vl_merger": _qwen_row("Qwen2VL", "qwen2vl", _QWEN2_TENSORS, _QWEN2_LAYER, _qwen2),
+    "qwen2.5vl_merger": _qwen_row(
+        "Qwen2_5_VL", "qwen2vl", _QWEN2_TENSORS, _QWEN2_5_LAYER, _qwen2_5
     ),
-    "qwen2.5vl_merger": ProjectorRow(
-        architecture="Qwen2_5_VLForConditionalGeneration",
-        model_type="qwen2_5_vl",
-        vision_type="qwen2_5_vl_vision",
-        models={"qwen2vl": "qwen2_5_vl_text"},
-        tokens=_QWEN_TOKENS,
-        tensors=_QWEN2_TENSORS,
-        processor=_qwen_processor,
-        layer=_QWEN2_5_LAYER,
-        path="visual.blocks.{}",
-        vision=_qwen2_5,
-        has_sections=True,
-    ),
-    "qwen3vl_merger": ProjectorRow(
-        architecture="Qwen3VLForConditionalGeneration",
-        model_type="qwen3_vl",
-        vision_type="qwen3_vl_vision",
-        models={"qwen3vl": "qwen3_vl_text"},
-        tokens=_QWEN_TOKENS,
-        tensors=_QWEN3_TENSORS,
-        processor=_qwen_processor,
-        layer=_QWEN3_LAYER,
-        path="visual.blocks.{}",
-        vision=_qwen3,
-        has_sections=True,
-    ),
+    "qwen3vl_merger": _qwen_row("Qwen3VL", "qwen3vl", _QWEN3_TENSORS, _QWEN3_LAYER, _qwen3),
 }  # fmt: skip
