@@ -100,7 +100,7 @@ def main() -> None:
 
 
 class OpenMachine(MachineEnd):
-    """One of two machines, with one rank."""
+    """Machine of a pair, with a single rank."""
 
     def open(self, memory: int, ends: Ends) -> None:
         shared = RankMemory(memory, 2)
@@ -178,7 +178,7 @@ def measured(size: int, rounds: int, *, by_machines: bool) -> dict[str, Rounds]:
 
 
 def run_bridge(*passed: Any) -> None:
-    """One process of a machine beside its rank."""
+    """Carry messages between machines, in a process beside the rank."""
     asyncio.run(carry(*passed))
 
 

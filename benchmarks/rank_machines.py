@@ -100,11 +100,11 @@ def delaying(seconds: float) -> Iterator[None]:
 @contextmanager
 def serving(label: str, model: Path, runtime: str, token: Path) -> Iterator[int]:
     """A server of `SERVERS`; gives its port."""
-    count, given = SERVERS[label]
+    count, division = SERVERS[label]
     port, joining = free_ports(2)
     where = f"127.0.0.1:{joining}"
     common = ["--insecure", "--token-file", str(token)]
-    options = {**OPTIONS, **given}
+    options = {**OPTIONS, **division}
     words = [f"--llm-option={name}={json.dumps(value)}" for name, value in options.items()]
     command = [
         *SERVING, "serve", str(model), "--name", "m", "--runtime", runtime, "--no-grpc",

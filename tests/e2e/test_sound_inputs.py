@@ -59,7 +59,7 @@ def gemini(url):
 
 @pytest.fixture(scope="module")
 def expected(directory):
-    """What transformers says to the sound and the text."""
+    """Return the answer of transformers to the sound and the text."""
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / KIND / "tokenizer.json"))
     count = (((61 - 1) // 2 + 1) - 2) // 2 + 1  # vectors of 61 frames of 10 ms
     mark = seeing.MARKS[listening.SOUND]

@@ -260,7 +260,7 @@ def check(opened: OpenedModel, reference: "Reference", parts: Sequence[Part], pa
 
 
 class Reference:
-    """What transformers computes with the model in a directory."""
+    """Model of transformers in a directory, which known answers come from."""
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._extractor = extractor(kind)

@@ -182,8 +182,9 @@ def test_a_client_that_leaves_is_forgotten(connect, web):
     client = connect().send(framed(TEXT, b"x" * 50_000, is_last=False))
     eventually(lambda: web.held >= 50_000)
     client.close()
-    eventually(lambda: web.held == 0)
-    eventually(lambda: web.server.shared.responses.counts["openai", 499] == 1)
+    counts = web.server.shared.responses.counts
+    eventually(lambda: counts["openai", 499])
+    assert (web.held, counts["openai", 499]) == (0, 1)
 
 
 # --- the application, and limits ------------------------------------------------------------------

@@ -225,7 +225,7 @@ def with_states(directory, num_slots=17, is_local=True):
 
 @pytest.mark.parametrize("is_local", [True, False])
 def test_a_prompt_goes_on_from_the_last_state_that_a_level_has(tmp_path, is_local):
-    """Of the prompts that begin alike, those that end sooner go on from a state before."""
+    """A shorter prompt that begins alike continues from an earlier state."""
     prompts = [PROMPT, PROMPT, PROMPT[:19], [*PROMPT[:30], 99], [7, *PROMPT]]
     expected = [0, FULL, 16, 28, 0]
     for prompt, num_cached in zip(prompts, expected, strict=True):

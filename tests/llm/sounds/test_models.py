@@ -20,8 +20,8 @@ pytestmark = pytest.mark.torch
 
 COUNT = 12
 GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
-# Of over 1 s: the library computes shorter ones for Qwen3-Omni by what is beside them, and for
-# Gemma 3n those that are shorter than others.
+# Longer than 1 s: with Qwen3-Omni the library's vectors of shorter sounds depend on the other
+# sounds of the call, and with Gemma 3n those of all but the longest.
 FIRST, SECOND = listening.sound(1, 1.013), listening.sound(2, 1.3371)
 CHATS = {
     "one sound": ("What is ", FIRST, " there?"),

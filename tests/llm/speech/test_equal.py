@@ -156,7 +156,7 @@ def test_texts_of_a_batch_are_those_of_transformers(runner, model, reference):
 
 @pytest.mark.parametrize("has_times", [False, True])
 def test_searched_texts_are_those_of_transformers(runner, model, reference, has_times, monkeypatch):
-    # Of random weights no text is likely enough.
+    # A model with random weights writes no text that is likely enough at the first temperature.
     monkeypatch.setattr(requests_of_speech, "TEMPERATURES", (0.0,))
     recordings = [sound(seed) for seed in range(2)]
     options = {"language": "de", "beam_size": 3, "length_penalty": 0.6}
