@@ -1,4 +1,4 @@
-"""Requests to models that write down or speak texts, and the events that answer them.
+"""Requests to models that transcribe or synthesize speech, and the events that answer them.
 
 Messages between a front end and the worker that has the model, like those of `llm_messages`. A
 `Transcribe` is answered by any number of `Heard` and by `Transcribed`, a `Speak` by any number of

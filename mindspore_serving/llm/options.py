@@ -25,7 +25,7 @@ from mindspore_serving.llm.option_rows import ENCODERS
 REMOVED = {
     "graph_mode": "was removed in 3.0: the runtime 'mindspore' always compiles graphs; leave it out"
 }
-# Options of models that write down speech and of voices, and those that other models lack.
+# Options of models that transcribe speech and of voices, and those that other models lack.
 OF_VOICES_ALONE = "max_speech_characters"
 OF_VOICES = (OF_VOICES_ALONE, "max_num_waiting", "num_threads")
 OF_SPEECH = (

@@ -1,4 +1,4 @@
-"""Models that write down speech, for the routes of recordings and of live speech."""
+"""Models that transcribe speech, for the routes of recordings and of live speech."""
 
 from mindspore_serving.core.llm_messages import Refused, RequestRefused
 from mindspore_serving.core.speech_messages import Heard, Transcribed
@@ -10,11 +10,11 @@ from mindspore_serving.frontends.chat.models import Generation, LanguageModels, 
 def find_transcriber(models: LanguageModels, name: str | None) -> ServedModel:
     """Return the model `name`.
 
-    Raises NotFound, or InvalidField if it does not write down speech.
+    Raises NotFound, or InvalidField if it does not transcribe speech.
     """
     model = models.find(name, purpose="transcribe")
     if not model.can("transcribe"):
-        raise InvalidField("model", text=f"model {model.name!r} does not write down speech")
+        raise InvalidField("model", text=f"model {model.name!r} does not transcribe speech")
     return model
 
 

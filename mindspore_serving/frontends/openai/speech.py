@@ -115,7 +115,7 @@ def _find(state: AppState, name: str | None) -> ServedModel:
     """Return a model that speaks.  Raises NotFound or InvalidField."""
     model = state.models.find(name, purpose="speak")
     if not model.can("speak"):
-        raise InvalidField("model", text=f"model {model.name!r} does not speak texts")
+        raise InvalidField("model", text=f"model {model.name!r} does not synthesize speech")
     return model
 
 

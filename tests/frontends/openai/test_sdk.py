@@ -178,9 +178,9 @@ def test_missing_features_are_errors(client):
 
 
 def test_a_model_of_texts_refuses_sound(client):
-    with pytest.raises(openai.BadRequestError, match="model 'toy' does not write down speech"):
+    with pytest.raises(openai.BadRequestError, match="model 'toy' does not transcribe speech"):
         client.audio.transcriptions.create(model="toy", file=("a.wav", b"RIFF"))
-    with pytest.raises(openai.BadRequestError, match="model 'toy' does not speak texts"):
+    with pytest.raises(openai.BadRequestError, match="model 'toy' does not synthesize speech"):
         client.audio.speech.create(model="toy", voice="alloy", input="hello")
 
 

@@ -117,7 +117,7 @@ def test_other_models_are_refused(voice, web):
     web.control.card = CARD
     answer = send(web)
     assert answer.status == 400
-    assert "does not speak texts" in answer.json["error"]["message"]
+    assert "does not synthesize speech" in answer.json["error"]["message"]
 
 
 def test_openais_client_reads_files_and_events(voice):

@@ -166,7 +166,7 @@ def test_other_models_and_other_bodies_are_refused(speech, web):
     web.control.card = CARD
     answer = send(web, model="toy")
     assert answer.status == 400
-    assert "does not write down speech" in answer.json["error"]["message"]
+    assert "does not transcribe speech" in answer.json["error"]["message"]
 
 
 def test_a_file_over_the_limit_is_refused(speech):

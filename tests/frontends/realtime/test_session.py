@@ -334,7 +334,7 @@ def test_a_message_that_is_no_event_is_answered(speech, message, text):
     [
         ("intent=conversation", "intent is 'conversation', expected 'transcription'"),
         ("model=nothing", "The model 'nothing' does not exist"),
-        ("model=vectors", "does not write down speech"),
+        ("model=vectors", "does not transcribe speech"),
     ],
 )
 def test_a_session_that_cannot_be_is_refused_in_http(speech, query, text):
