@@ -62,7 +62,7 @@ class TranscriptionSession:
     """A session, which `serve` runs over a WebSocket.
 
     Args:
-        models: those that may write down its turns.
+        models: those that may transcribe its turns.
         options: timeout and priority of the requests for that.
         memory: quota in which the sound counts.
         voice_model: that of `SpeechDetector`.
