@@ -31,6 +31,7 @@ from mindspore_serving.llm.step import (
     Features,
     Logits,
     Row,
+    StatefulRunner,
     StateSlots,
     Step,
     StoringRunner,
@@ -131,6 +132,17 @@ class StageRunner(LimitedRunner):
 
     def write_block(self, block: int, content: memoryview) -> None:
         cast(StoringRunner, self._stage).write_block(block, content)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state in a slot, of the layers of this stage."""
+        return getattr(self._stage, "state_bytes", 0)
+
+    def read_state(self, slot: int) -> memoryview:
+        return cast(StatefulRunner, self._stage).read_state(slot)
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        cast(StatefulRunner, self._stage).write_state(slot, content)
 
     def settle(self) -> None:
         """Wait on rank 0, when all steps have ended, until nothing else is under way to it."""
