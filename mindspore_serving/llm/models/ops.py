@@ -279,10 +279,18 @@ class Ops(Protocol):
         """Average over the features, [T, 1]."""
         ...
 
+    def mean_of_ranks(self, x: Tensor) -> Tensor:
+        """Average over the features of all ranks, of which `x` has this rank's part, [T, 1]."""
+        return self.mean(x)
+
     def gaussian_topk(self, x: Tensor, cutoff: float) -> Tensor:
-        """Return how far features exceed their mean plus `cutoff` standard deviations, else 0."""
-        deviation = x - self.mean(x)
-        return self.relu(deviation - self.mean(deviation * deviation) ** 0.5 * cutoff)
+        """Return how far features exceed their mean plus `cutoff` standard deviations, else 0.
+
+        Ranks have parts of `x`.
+        """
+        deviation = x - self.mean_of_ranks(x)
+        variance = self.mean_of_ranks(deviation * deviation)
+        return self.relu(deviation - variance**0.5 * cutoff)
 
     def match_rms(self, x: Tensor, other: Tensor) -> Tensor:
         """Scale `x` to the root mean square of `other`.

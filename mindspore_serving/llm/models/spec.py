@@ -108,19 +108,13 @@ class ModelSpec:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """Layers of this process that have keys and values of their own."""
-        return tuple(i for i in self.layers if i in self.attending and self.sources[i] == i)
+        """Layers whose keys and values this process has: all that its layers attend to."""
+        return tuple(sorted({self.sources[i] for i in self.layers if i in self.attending}))
 
     @property
     def gate_bias(self) -> bool:
         """True if gate and up have biases; `mlp_bias` is that of down."""
         return self.mlp_bias and self.architecture.gate_bias
-
-    @property
-    def is_connected(self) -> bool:
-        """True if layers get more from earlier layers than the hidden state."""
-        is_wide = self.streams is not None or bool(self.layer_inputs)
-        return is_wide or self.sources != tuple(range(self.num_layers))
 
     def mixes(self, layer: int) -> bool:
         """Return whether the layer mixes tokens, by attention or by a recurrent state."""

@@ -26,7 +26,7 @@ CUT = [
     "internlm3", "internlm3-biased", "chatglm2-32k", "telechat2",
     "smollm3", "granite", "exaone4", "hunyuan", "glm4", "granite4",
     "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "minicpm3", "gpt-oss", "llama4",
-    "qwen2-moe", "glm4-moe",
+    "qwen2-moe", "glm4-moe", "gemma3n-uneven", "gemma4", "gemma4-large", "gemma4-moe",
 ]  # fmt: skip
 # Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4, internlm, deepseek-v2,
 # qwen3-moe, deepseek-v2 and glm4-moe are.
@@ -39,7 +39,7 @@ RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 
 IN_OPENVINO = [
     "llama3-tied", "llama-biased", "phi3", "gemma3", "mixtral", "qwen3-moe", "internlm2",
-    "granite4", "gpt-oss",
+    "granite4", "gpt-oss", "gemma3n-uneven", "gemma4", "gemma4-large", "gemma4-moe",
 ]  # fmt: skip
 BOTH = [
     pytest.param(runtime, name, marks=[pytest.mark.long] * (name in CUT_ALIKE))

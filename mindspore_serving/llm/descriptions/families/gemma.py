@@ -143,7 +143,7 @@ def _global_heads(config: Config, layers: list[int]) -> Config:
     return {"num_global_key_value_heads": kv_heads, "global_head_dim": dim}
 
 
-LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, shardable=False)
+LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True)
 LATER_SETTINGS = (
     *TYPED_WINDOW, *LAYER_INPUTS, "final_logit_softcapping", "rope_local_base_freq",
 )  # fmt: skip

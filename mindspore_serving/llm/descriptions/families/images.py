@@ -88,7 +88,7 @@ _GLM4V = replace(
     defaults={"attention_bias": True, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 _GLM4V_MOE = replace(
-    MIXTURES["Glm4MoeForCausalLM"], shardable=False, takes_images=True, image_axes=SECTIONS,
+    MIXTURES["Glm4MoeForCausalLM"], takes_images=True, image_axes=SECTIONS,
     defaults={**MIXTURES["Glm4MoeForCausalLM"].defaults, "attention_bias": True},
 )  # fmt: skip
 _OF_OMNI = ("position_id_per_seconds", "seconds_per_chunk", "user_token_id")

@@ -21,6 +21,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     features,
     i32,
     i64,
+    name_of,
     named,
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
@@ -98,6 +99,10 @@ class OpenVINORankOps(OpenVINOOps):
         mean = opset.divide(total, f32(width * exchange.size // num_groups))
         inverse = opset.divide(f32(1), opset.sqrt(opset.add(mean, f32(eps))))
         return opset.multiply(opset.multiply(x, inverse), self._vector(weight, width))
+
+    def mean_of_ranks(self, x: Node) -> Node:
+        mean = named(self.mean(x), name_of(x))
+        return self.scale(self.all_reduce(mean), 1 / self._sums.exchange.size)
 
     def all_reduce(self, x: Node) -> Node:
         return named(Sum([x.output(0)], self._sums), f"{x.get_friendly_name()}.sum")

@@ -319,6 +319,9 @@ class TorchRankOps(TorchOps):
         mean = self.all_reduce(sums)[:, group, None] * num_groups / (len(weight) * exchange.size)
         return (wide * torch.rsqrt(mean + eps) * weight.float()).to(x.dtype)
 
+    def mean_of_ranks(self, x: Tensor) -> Tensor:
+        return self.all_reduce(self.mean(x)) / self._exchange.size
+
     def all_reduce(self, x: Tensor) -> Tensor:
         if self.collectives is not None:
             return self.collectives.sum(x)
