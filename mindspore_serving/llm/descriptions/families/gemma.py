@@ -194,9 +194,13 @@ def _sparse_layers(count: int) -> list[float]:
     return [0.95 if i < SPARSE < count else 0.0 for i in range(count)]
 
 
-def _gemma3n_sounds(architecture: Architecture, config: Config) -> Architecture:
-    """Add sounds, unless the checkpoint is of the text part only."""
-    return replace(architecture, takes_sounds=bool(config.get("audio_config")))
+def _gemma3n_media(architecture: Architecture, config: Config) -> Architecture:
+    """Add images and sounds, unless the checkpoint is of the text part only."""
+    return replace(
+        architecture,
+        takes_images=bool(config.get("vision_config")),
+        takes_sounds=bool(config.get("audio_config")),
+    )
 
 
 GEMMA3N = replace(
@@ -233,7 +237,7 @@ ROWS: dict[str, Architecture] = {
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_images),
     "Gemma3nForCausalLM": GEMMA3N,
-    "Gemma3nForConditionalGeneration": replace(GEMMA3N, variant=_gemma3n_sounds),
+    "Gemma3nForConditionalGeneration": replace(GEMMA3N, variant=_gemma3n_media),
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": replace(GEMMA4, variant=_gemma4_images),
 }
