@@ -49,6 +49,8 @@ class Worker:
     def __init__(self, directory, options):
         opened = open_model(directory, "openvino", make_config({**OPTIONS, **options}))
         self.engine = AsyncEngine(opened, lambda: None)
+        if self.engine._monitor is not None:
+            self.engine._monitor.close()  # blocks stay, whatever memory other processes need
         self.engine.adapters.share_keys()
 
     def ask(self, request, sink=None):
