@@ -135,9 +135,10 @@ class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """Request of a worker that decodes to one that computes prompts.
 
     The blocks of `prompt`, all of which are full, are written to the memory `path`, whose file is
-    called `name`, but for the `num_cached` first ones.  From a machine other than `machine` they
-    are sent to `host` ("" for the server's machine) and `port`; 0 accepts none.  Blocks are of
-    `model`, and of the LoRA adapter `adapter` if its contents have the key `adapter_key`.
+    called `name`, but for the `num_cached` first ones; behind them the state, if layers have one.
+    From a machine other than `machine` they are sent to `host` ("" for the server's machine) and
+    `port`; 0 accepts none.  Blocks are of `model`, and of the LoRA adapter `adapter` if its
+    contents have the key `adapter_key`.
     """
 
     prompt: list[int]
@@ -345,10 +346,10 @@ class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
 
 
 class BlocksWritten(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """Number of blocks of a `Prefill` that have been written, in all.
+    """Number of blocks of a `Prefill` that have been written, in all, with pieces of the state.
 
-    `num_cached` of them were in the worker's cache before.  `seconds` have passed since it got the
-    request; a block takes it `block_seconds` to compute, 0 if that is not known.
+    The worker had the `num_cached` first blocks of the prompt before.  `seconds` have passed since
+    it got the request; a block takes it `block_seconds` to compute, 0 if that is not known.
     """
 
     count: int

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mindspore_serving.core.llm_messages import BlocksWritten, Event, Prefill
-from mindspore_serving.core.sampling_params import Generated, SamplingParams
+from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.handoff import BlocksSent, full_blocks
 from mindspore_serving.llm.serving.engine_loop import Loop
@@ -28,7 +28,7 @@ class PrefillEvents:
 
     @property
     def is_done(self) -> bool:
-        """True if the prompt is computed and all of its blocks are where they were to go."""
+        """True if the prompt is computed and its blocks are where they were to go, or it failed."""
         return self._is_computed and self._is_sent
 
     def prepare(self, request: Prefill, *_: Any) -> list[tuple[str, Command]]:
@@ -55,7 +55,7 @@ class PrefillEvents:
             except BaseException:
                 writer.close()
                 raise
-            engine.exports.begin(request_id, digests[request.num_cached :], writer)
+            engine.exports.begin(request_id, digests, writer, request.num_cached)
 
         return [(request_id, add)]
 
@@ -66,6 +66,7 @@ class PrefillEvents:
         self._is_sent = self._is_sent or isinstance(output, BlocksSent)
         if isinstance(output, Generated) and output.finish_reason is not None:
             self._is_computed = True
+            self._is_sent = self._is_sent or output.finish_reason is FinishReason.ERROR
         return []
 
     def _open_writer(self, block_bytes: int) -> BlockWriter:

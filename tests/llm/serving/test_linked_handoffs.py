@@ -29,8 +29,8 @@ CREDENTIALS, FOREIGN = (GroupCredentials(*make_group_certificate()) for _ in ran
 class Linked(Pair):
     """A worker that computes prompts at 127.0.0.2, and one that decodes at 127.0.0.3."""
 
-    def __init__(self, directory):
-        super().__init__(directory)
+    def __init__(self, directory, **options):
+        super().__init__(directory, **options)
         for worker, host in ((self.prefill, "127.0.0.2"), (self.decode, "127.0.0.3")):
             worker.engine.link(LinkSettings(host, host, "127.0.0.1", CREDENTIALS))
         self.decode.engine.hand_off(self.caller)  # again, with links
