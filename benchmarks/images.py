@@ -156,7 +156,9 @@ def write_other(name: str, directory: Path, tokenizer: Any, vocab_size: int) -> 
             "vocab_size": vocab_size,
             "max_position_embeddings": 8192,
         },
-        image_token_id=3, vision_start_token_id=4, vision_end_token_id=5,
+        image_token_id=3,
+        vision_start_token_id=4,
+        vision_end_token_id=5,
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
