@@ -18,10 +18,11 @@ from itertools import chain
 from typing import Any, cast
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import BlocksWritten
+from mindspore_serving.core.prefill_messages import BlocksWritten
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.cache import SequenceCache
 from mindspore_serving.llm.engine.handoff_choice import HandoffCosts
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.engine.sequence import Sequence as TokenSequence
 from mindspore_serving.llm.engine.states import StatePool
 from mindspore_serving.llm.engine.stored_states import StoredStates
@@ -323,21 +324,30 @@ def _stored_states(runner: StoringRunner, cache: SequenceCache) -> StoredStates 
     return StoredStates(cast(StatefulRunner, runner), states) if runner.block_bytes else None
 
 
-def full_blocks(engine: Any, tokens: Sequence[int], salt: str, adapter: int = 0) -> list[bytes]:
+def full_blocks(
+    engine: Any,
+    tokens: Sequence[int],
+    salt: str,
+    adapter: int = 0,
+    images: PromptImages | None = None,
+) -> list[bytes]:
     """Return the hashes of the full blocks of a prompt."""
     sequence = TokenSequence(
-        list(tokens), len(tokens) + 1, (0, 0, 0), salt=salt, adapter=adapter,
+        list(tokens), len(tokens) + 1, (0, 0, 0), salt=salt, adapter=adapter, images=images,
         adapter_digest=engine.adapters.digests.get(adapter, b""),
     )  # fmt: skip
     engine.cache.prepare(sequence)
     return sequence.hash_blocks(len(tokens) // engine.block_size, engine.block_size)
 
 
-def reusable_blocks(engine: Any, tokens: Sequence[int], salt: str, adapter: int = 0) -> list[bytes]:
+def reusable_blocks(engine: Any, tokens: Sequence[int], salt: str, **options: Any) -> list[bytes]:
     """Return the hashes of the blocks of a prompt that may be computed without the rest of it.
 
-    There are none if the keys of the whole prompt are rotated by another table.
+    There are none if the keys of the whole prompt are rotated by another table.  `options` are
+    those of `full_blocks`.
     """
     count = (len(tokens) - 1) // engine.block_size
-    digests = full_blocks(engine, tokens[: count * engine.block_size], salt, adapter)
-    return digests if digests == full_blocks(engine, tokens, salt, adapter)[:count] else []
+    if images := options.get("images"):
+        count = images.num_whole(count, engine.block_size)
+    digests = full_blocks(engine, tokens[: count * engine.block_size], salt, **options)
+    return digests if digests == full_blocks(engine, tokens, salt, **options)[:count] else []

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import BlocksWritten, Event, Generate, Prefill
+from mindspore_serving.core.llm_messages import Event, Generate
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.handoff import Missing, MovingBlocks, reusable_blocks
 from mindspore_serving.llm.engine.handoff_choice import is_worth_handoff, patience
@@ -25,6 +26,7 @@ from mindspore_serving.llm.storage.block_memory import BlockMemory
 from mindspore_serving.stores.circuit import Circuit
 
 FORGET_SECONDS = 60.0  # after which the speed of a link that is not used is measured again
+MAX_IMAGE_BYTES = 64 << 20  # of the vectors of a prompt, which go with its request
 CACHE_SHARE = 4  # the memory of prompts under way has at most 1/4 of the size of the cache
 
 
@@ -155,9 +157,10 @@ class Handoffs:
                 self._loop.post(request_id, handoff.command)
             return
         request, prompt = handoff.request, handoff.answer.prompt
-        digests, missing = handoff.digests, handoff.missing
+        digests, missing, images = handoff.digests, handoff.missing, handoff.answer.images
+        num_tokens = len(digests) * self._block_size
         message = Prefill(
-            prompt=list(prompt[: len(digests) * self._block_size]),
+            prompt=list(prompt[:num_tokens]),
             path=memory.path,
             name=memory.name,
             adapter=request.adapter,
@@ -166,6 +169,7 @@ class Handoffs:
             cache_salt=request.cache_salt,
             priority=request.priority,
             tenant=request.tenant,
+            images=None if images is None else images.message(num_tokens),
             **self._where(),
         )
         with self._lock:
@@ -251,15 +255,18 @@ class Handoffs:
         command: Command,
     ) -> _Handoff | None:
         """Return what another worker is to compute; None if this one is to."""
-        prompt = answer.prompt
+        prompt, images = answer.prompt, answer.images
         if len(prompt) <= engine.block_size or self._circuit.is_open:
+            return None
+        if images is not None and images.num_bytes > MAX_IMAGE_BYTES:
             return None
         name = request.adapter
         adapter_key = engine.adapters.key_of(name)
         if name and not adapter_key:
             return None  # it was unloaded
         adapter = engine.adapters.find(name)
-        digests = reusable_blocks(engine, prompt, request.cache_salt, adapter)
+        salt = request.cache_salt
+        digests = reusable_blocks(engine, prompt, salt, adapter=adapter, images=images)
         imports, costs = engine.imports, engine.imports.costs
         missing = imports.missing(digests)
         with self._lock:

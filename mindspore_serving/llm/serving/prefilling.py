@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore_serving.core.llm_messages import BlocksWritten, Event, Prefill
+from mindspore_serving.core.llm_messages import Event
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
 from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.handoff import BlocksSent, full_blocks
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.serving.engine_loop import Loop
 from mindspore_serving.llm.serving.generation import Command
 from mindspore_serving.llm.storage.block_links import BlockLinks
@@ -42,6 +44,7 @@ class PrefillEvents:
                 raise ServingError(f"the blocks of the prompt cannot be sent: {error}") from error
             try:
                 adapter = _find_adapter(engine, request)
+                images = PromptImages.received(request.images) if request.images else None
                 engine.add(
                     request_id,
                     request.prompt,
@@ -50,8 +53,10 @@ class PrefillEvents:
                     priority=request.priority,
                     tenant=request.tenant,
                     adapter=adapter,
+                    images=images,
                 )
-                digests = full_blocks(engine, request.prompt, request.cache_salt, adapter)
+                salt = request.cache_salt
+                digests = full_blocks(engine, request.prompt, salt, adapter, images)
             except BaseException:
                 writer.close()
                 raise

@@ -3,7 +3,7 @@
 import pytest
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import BlocksWritten
+from mindspore_serving.core.prefill_messages import BlocksWritten
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import EngineConfig

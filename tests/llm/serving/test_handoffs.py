@@ -26,13 +26,8 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import WorkerUnavailable
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
-from mindspore_serving.llm.processing.answer_format import AnswerFormat
-from mindspore_serving.llm.processing.output_processor import OutputProcessor
-from mindspore_serving.llm.processing.processor import PreparedRequest
 from mindspore_serving.llm.serving import handoffs
 from mindspore_serving.llm.serving.async_engine import AsyncEngine
-from mindspore_serving.llm.serving.generation import GenerationEvents
-from mindspore_serving.llm.serving.recording import GenerationRecorder
 from mindspore_serving.stores.circuit import Circuit
 from tests.llm import chatty, lora_files
 from tests.waiting import PATIENCE, eventually
@@ -253,24 +248,6 @@ def test_a_prompt_of_an_adapter_that_the_other_lacks_is_computed_here(pair, dire
     for worker in (pair.decode, pair.prefill):
         worker.engine.adapters.set({"a": adapters["a"]}, done.append)
     pair.until(lambda: len(done) == 4)
-
-
-def test_prompts_with_images_are_computed_here():
-    class Seeing:
-        """A processor of a model that takes images."""
-
-        def __init__(self, **options):
-            self.options = options
-
-        def prepare(self, request):
-            form = AnswerFormat(None, None, "", "", is_parsed=False)
-            return PreparedRequest(None, list(PROMPT), GREEDY, form, None, "", self.options)
-
-    events = GenerationEvents("r", Generate(), OutputProcessor(None), GenerationRecorder())
-    events.prepare(Generate(), Seeing())
-    assert list(events.prompt) == PROMPT
-    events.prepare(Generate(), Seeing(images=object()))
-    assert list(events.prompt) == []
 
 
 def test_salts_are_those_of_the_request(pair):
