@@ -166,9 +166,10 @@ def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
         x = ops.replace_rows(x, inputs.feature_rows, _image_features(ops, spec, inputs, 0))
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
-        x = ops.add(x, ops.embedding(inputs.positions, table))
+        x = ops.add(x, ops.whole_embedding(inputs.positions, table))
     if names.types:
-        x = ops.add(x, ops.embedding(inputs.types, ops.weight(f"{names.types}.weight")))
+        table = ops.weight(f"{names.types}.weight")
+        x = ops.add(x, ops.whole_embedding(inputs.types, table))
     return norm(ops, spec, x, names.embedding_norm) if names.embedding_norm else x
 
 

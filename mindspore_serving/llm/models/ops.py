@@ -84,6 +84,10 @@ class Ops(Protocol):
         """Look up token ids, [T], in a table: [T, H]."""
         ...
 
+    def whole_embedding(self, ids: Tensor, table: Weight) -> Tensor:
+        """Look up `ids`, [T], in a table that every rank has whole, as of positions."""
+        return self.embedding(ids, table)
+
     def replace_rows(self, x: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
         """Return `x`, [T, H], with `rows`, [n, H], in place of the rows at `indices`, [n]."""
         raise StartError("this runtime does not support images; use openvino or torch")
@@ -131,9 +135,9 @@ class Ops(Protocol):
     def spanning_rms_norm(self, x: Tensor, weight: Weight, num_groups: int, eps: float) -> Tensor:
         """Normalise the features of `num_groups` groups, each of which ranks hold in equal parts.
 
-        `weight` has the features of this rank.
+        `weight` has the features of this rank.  Without ranks there is one group.
         """
-        raise StartError("only ranks of a model divide groups of features")
+        return self.rms_norm(x, weight, eps)
 
     def layer_norm(
         self, x: Tensor, weight: Weight | None, bias: Weight | None, eps: float, *,

@@ -106,7 +106,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         checkpoint = ShardedCheckpoint(
             checkpoint, spec, shard, splits_experts=not config.expert_parallel
         )
-        part = cut_spec(part, peers.size)
+        part = cut_spec(part, peers.size, peers.rank)
     if mixture is not None:
         experts = RankExperts(mixture, part.layers, config, grid)
     return RankPart(part, decoder, checkpoint, grid, exchange, experts)

@@ -22,13 +22,11 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import StaticInputs
 from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
-from mindspore_serving.llm.descriptions.architecture import Experts
-from mindspore_serving.llm.descriptions.families import FAMILIES
+from mindspore_serving.llm.descriptions.architecture import OF_ALL, OF_EACH_HEAD, Experts
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.spec_parts import Mixture
 from mindspore_serving.llm.parallel.state_shards import cut_state, state_outputs, state_rows
 
-CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
 _EXPERT = re.compile(r"\.\d+\.")
 SHARED = ("gate_proj", "up_proj", "down_proj")  # matrices of an expert that computes every token
 
@@ -94,20 +92,15 @@ class Cut:
         return part
 
 
-def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
-    """Return the sizes of one of `size` ranks; hidden size and vocabulary are the model's.
+def cut_spec(spec: ModelSpec, size: int, rank: int = 0) -> ModelSpec:
+    """Return the sizes of `rank`, one of `size` ranks; hidden size and vocabulary are the model's.
 
-    Raises StartError for an architecture that is not cut, or a size that does not divide the model.
+    Raises StartError for a size that does not divide the model.
     """
-    if not spec.architecture.shardable:
-        raise StartError(
-            f"tensor_parallel is {size}, but {spec.architecture_name} is not cut over ranks, "
-            f"expected one of {', '.join(CUT)}"
-        )
     if spec.state is not None:
         spec = replace(spec, state=cut_state(spec.state, size))
     if spec.attending:
-        spec = _cut_attention(spec, size)
+        spec = _cut_attention(spec, Shard(rank, size))
     if any(map(spec.feeds, spec.layers)) and spec.intermediate_size % size:
         raise StartError(
             f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
@@ -116,8 +109,8 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
     return replace(spec, intermediate_size=spec.intermediate_size // size)
 
 
-def _cut_attention(spec: ModelSpec, size: int) -> ModelSpec:
-    heads = spec.num_heads
+def _cut_attention(spec: ModelSpec, shard: Shard) -> ModelSpec:
+    heads, size = spec.num_heads, shard.size
     for kv_heads, _ in spec.heads:  # layers without a window may have fewer
         if heads % size or (kv_heads % size and size % kv_heads):
             raise StartError(
@@ -127,6 +120,7 @@ def _cut_attention(spec: ModelSpec, size: int) -> ModelSpec:
     return replace(
         spec,
         num_heads=heads // size,
+        slopes=(spec.alibi or ())[shard.of(heads).begin : shard.of(heads).end],
         num_kv_heads=max(1, spec.num_kv_heads // size),
         heads=tuple((max(1, kv_heads // size), dim) for kv_heads, dim in spec.heads),
     )
@@ -177,6 +171,8 @@ class ShardedCheckpoint(Checkpoint):
         self._inputs += state_outputs(spec)
         self._added_once = self._inputs + (experts.latent or ())[1:]
         self._state_rows = state_rows(spec)
+        has_norms = spec.architecture.qk_norm in (OF_ALL, OF_EACH_HEAD)
+        self._normed = (self._names.q_norm, self._names.k_norm) if has_norms else ()
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
         dtype, shape, bits = super().raw(name)
@@ -232,7 +228,9 @@ class ShardedCheckpoint(Checkpoint):
         return bits if cut is None else cut.part_of(bits)
 
     def _module(self, name: str) -> str:
-        return _EXPERT.sub(".", self._layer.sub("", name.rpartition(".")[0]))
+        stem = name.removesuffix(f".{self._names.matrix}")
+        stem = name.rpartition(".")[0] if stem == name else stem
+        return _EXPERT.sub(".", self._layer.sub("", stem))
 
     def _is_bias_of_sum(self, name: str) -> bool:
         module = self._module(name)
@@ -251,6 +249,8 @@ class ShardedCheckpoint(Checkpoint):
             heads = self._spec.num_heads
             return _rows(name, shape, [self._shard.of(heads)], heads)
         module = self._module(name)
+        if module in self._normed:
+            return self._norm_of_heads(name, shape)
         if module in self._whole:
             return None
         if module in self._inputs:
@@ -264,6 +264,16 @@ class ShardedCheckpoint(Checkpoint):
             return _rows(name, shape, list(_joined(parts, sizes)), sum(sizes))
         ranges = self._outputs(module, self._heads_of(name))
         return _rows(name, shape, *ranges) if ranges else None
+
+    def _norm_of_heads(self, name: str, shape: tuple[int, ...]) -> Cut:
+        """Return the cut of a norm's weight that has features for each head."""
+        (kv_heads, head_dim), num_heads = self._heads_of(name), self._spec.num_heads
+        is_query = self._module(name) == self._names.q_norm
+        heads = self._shard.of(num_heads) if is_query else self._shard.kv_heads(kv_heads)
+        width = head_dim if self._spec.architecture.qk_norm == OF_ALL else 1
+        return _rows(
+            name, shape, [_scaled(heads, width)], width * (num_heads if is_query else kv_heads)
+        )
 
     def _layer_vocabulary(self, count: int) -> Range:
         """Return the rows that this rank has of a table of the first `count` tokens.

@@ -147,6 +147,24 @@ def test_feed_forward_blocks_of_layers_may_have_different_widths():
     assert rows(part(name, 16, 6, rank=1, size=2, **GEMMA4)) == list(range(8, 16))
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [("q_norm", (4, 2), [2, 3]), ("k_norm", (2, 2), [1]), ("q_norm", (8,), [4, 5, 6, 7])],
+)
+def test_norms_with_features_of_each_head_are_cut_with_them(name, shape, expected):
+    """Cohere has a weight for each head, Olmo 2 one for all heads together."""
+    has_rows = len(shape) > 1
+    config = {"architectures": ["CohereForCausalLM" if has_rows else "Olmo2ForCausalLM"]}
+    config |= {"use_qk_norm": True, "layer_norm_eps": 1e-6, "logit_scale": 0.5}
+    weight = part(f"{LAYER}self_attn.{name}.weight", *shape, rank=1, size=2, **config)
+    assert (rows(weight) if has_rows else weight.tolist()) == expected
+
+
+def test_a_rank_has_the_slopes_of_its_heads():
+    spec, _ = load_definition(CONFIG | {"architectures": ["BloomForCausalLM"]})
+    assert cut_spec(spec, 2, 1).alibi == spec.alibi[2:] == (2.0**-6, 2.0**-8)
+
+
 def test_norms_are_on_every_rank():
     assert part(f"{LAYER}input_layernorm.weight", 6, rank=1, size=2).tolist() == list(range(6))
 
@@ -179,8 +197,6 @@ CHANNELS = {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv"], "hidd
         (8, {}, "divisor of the model's 4 attention heads"),
         (2, {"num_attention_heads": 6, "num_key_value_heads": 3}, "3 key-value heads"),
         (4, {"intermediate_size": 6}, "divisor of the model's intermediate_size 6"),
-        (2, {"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not cut over ranks"),
-        (2, {"architectures": ["BaichuanForCausalLM"]}, "is not cut over ranks"),
         (4, KEY_HEADS, "divisor of the 4 value heads .* states that is a divisor of their 2 key"),
         (2, GROUPS, "divisor of the 6 value heads .* of their 3 key heads or a multiple of them"),
         (2, GEMMA4 | {"num_global_key_value_heads": 3}, "divides its 3 key-value heads"),

@@ -38,7 +38,6 @@ GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 
 CAPPED = ("final_logit_softcapping", "query_pre_attn_scalar")
 GEMMA = Architecture(
     norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
-    shardable=True,
 )  # fmt: skip
 GEMMA2 = replace(
     GEMMA,

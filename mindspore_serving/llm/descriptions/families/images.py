@@ -68,7 +68,7 @@ def _qwen3_vl(config: Config) -> Config:
     return {"image_levels": len(levels)}
 
 
-_LLAVA = Architecture(variant=_text_model, fixed=PLAIN, shardable=True)
+_LLAVA = Architecture(variant=_text_model, fixed=PLAIN)
 _QWEN2_VL = replace(
     QWEN2, takes_images=True, image_axes=SECTIONS,
     defaults={**QWEN2.defaults, "max_window_layers": 80, "rope_theta": 1_000_000.0},

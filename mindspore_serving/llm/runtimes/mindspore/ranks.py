@@ -76,6 +76,18 @@ class RankGraphOps(GraphOps):
         column = f"ops.expand_dims({inside}.astype({self.dtype}), 1)"
         return self.all_reduce(self.emit(f"{x.name} * {column}", x.width))
 
+    def whole_embedding(self, ids: Node, table: str) -> Node:
+        return super().embedding(ids, table)
+
+    def spanning_rms_norm(self, x: Node, weight: str, num_groups: int, eps: float) -> Node:
+        """Record the norm of one group; models with several are refused."""
+        wide = self.emit(f"{x.name}.astype(mindspore.float32)", x.width)
+        mean = self.mean_of_ranks(self.mul(wide, wide))
+        inverse = f"ops.rsqrt({mean.name} + {eps})"
+        return self.gain(
+            self.emit(f"({wide.name} * {inverse}).astype({self.dtype})", x.width), weight
+        )
+
     def mean_of_ranks(self, x: Node) -> Node:
         return self.scale(self.all_reduce(self.mean(x)), 1 / self._collectives.shard.size)
 

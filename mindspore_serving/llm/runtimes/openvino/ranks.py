@@ -89,6 +89,9 @@ class OpenVINORankOps(OpenVINOOps):
         column = opset.unsqueeze(is_local, i64(1))
         return self.all_reduce(named(opset.select(column, rows, f32(0)), table))
 
+    def whole_embedding(self, ids: Node, table: Weight) -> Node:
+        return super().embedding(ids, table)
+
     def spanning_rms_norm(self, x: Node, weight: Weight, num_groups: int, eps: float) -> Node:
         exchange, width = self._sums.exchange, features(x)
         is_group = np.zeros((1, num_groups), np.float32)

@@ -311,6 +311,9 @@ class TorchRankOps(TorchOps):
         rows = super().embedding((ids - rank_rows.begin).masked_fill(is_other, 0), table)
         return self.all_reduce(rows.masked_fill(is_other[:, None], 0))
 
+    def whole_embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        return super().embedding(ids, table)
+
     def spanning_rms_norm(self, x: Tensor, weight: Tensor, num_groups: int, eps: float) -> Tensor:
         exchange, wide = self._exchange, x.float()
         group = exchange.rank * num_groups // exchange.size
