@@ -19,6 +19,7 @@ from tests.waiting import PATIENCE
 
 PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=1)
 OPTIONS = {"dtype": "f32", "num_threads": 1, "kv_cache_memory": 4 << 20, "max_model_len": 256}
+WITH_STATES = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, "max_num_seqs": 4}
 BLOCK = 32
 
 
@@ -157,14 +158,9 @@ def test_stages_keep_blocks_while_steps_are_in_flight(directory, tmp_path):
 )
 def test_a_reopened_model_with_states_goes_on_from_a_stored_state(tmp_path, name, runtime):
     path = checkpoints.build(name, tmp_path)
-    options = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, "max_num_seqs": 4}
-    said, num_cached = ask(path, runtime, tmp_path / "cache", **options)
+    first, num_cached = complete(path, runtime, tmp_path / "cache", **WITH_STATES)
     assert num_cached == 0
-    again, num_cached = ask(path, runtime, tmp_path / "cache", **options)
-    assert (again, num_cached) == (said, 128)
-
-
-RANKS_WITH_STATES = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, "max_num_seqs": 4}
+    check_again(path, runtime, tmp_path / "cache", 128, first, **WITH_STATES)
 
 
 @pytest.mark.slow
@@ -179,7 +175,7 @@ RANKS_WITH_STATES = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, 
 )
 def test_ranks_go_on_from_a_state_that_other_ranks_have_stored(tmp_path, name, runtime, division):
     path, store = checkpoints.build(name, tmp_path), f"file://{tmp_path}/store"
-    options = RANKS_WITH_STATES | division
+    options = WITH_STATES | division
     first, num_cached = complete(path, runtime, store, **options)
     assert num_cached == 0
     check_again(path, runtime, store, 128, first, **options)
@@ -190,7 +186,7 @@ def test_a_state_is_computed_again_if_the_part_of_a_rank_is_damaged(tmp_path, mo
     """Parts of a state go from rank to rank in pieces."""
     monkeypatch.setattr(rank_blocks, "PART_BYTES", 3000)
     path, cache = checkpoints.build("qwen3-next", tmp_path), tmp_path / "cache"
-    options = RANKS_WITH_STATES | {"tensor_parallel": 2}
+    options = WITH_STATES | {"tensor_parallel": 2}
     first, num_cached = complete(path, "openvino", cache, **options)
     assert num_cached == 0
     check_again(path, "openvino", cache, 128, first, **options)
