@@ -161,7 +161,7 @@ def test_a_model_without_times_answers_texts_alone(calls: Calls, client: openai.
         assert raised.value.param == name
     with (
         pytest.warns(DeprecationWarning, match="deprecated"),
-        pytest.raises(openai.BadRequestError, match="a single language: it cannot translate"),
+        pytest.raises(openai.BadRequestError, match="transcribes alone: it cannot translate"),
     ):
         client.audio.translations.create(model="moonshine", file=("a.wav", sound))
 

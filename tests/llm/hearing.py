@@ -278,20 +278,28 @@ def write_spaced_tokenizer(directory: Path) -> None:
     tokenizer.save(str(directory / "tokenizer.json"))
 
 
-def make_parakeet(directory: Path, **changes: Any) -> transformers.ParakeetForCTC:
+def make_parakeet(directory: Path, kind: str = "CTC") -> Any:
     """Write a Parakeet model with its tokenizer, and return it."""
     write_spaced_tokenizer(directory)
     torch.manual_seed(0)
     encoder = {
         "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
         "intermediate_size": 48, "subsampling_conv_channels": 8, "initializer_range": 0.25,
-        **changes,
     }  # fmt: skip
-    config = transformers.ParakeetCTCConfig(
-        vocab_size=269, pad_token_id=268, encoder_config=encoder
+    other = {"decoder_hidden_size": 16, "blank_token_id": 268, "pad_token_id": 2}
+    fields = {"pad_token_id": 268} if kind == "CTC" else other
+    config = getattr(transformers, f"Parakeet{kind}Config")(
+        vocab_size=269, encoder_config=encoder, **fields
     )
-    model = transformers.ParakeetForCTC(config).eval()
+    model = getattr(transformers, f"ParakeetFor{kind}")(config).eval()
     randomise(model)
+    if kind != "CTC":
+        model.generation_config.decoder_start_token_id = 268
+        with torch.no_grad():  # blanks and tokens in turn, and frames that are left out
+            model.joint.head.bias[268] += {"TDT": 4, "RNNT": 7}[kind]
+            rows = torch.randn(model.joint.head.weight[269:].shape)
+            model.joint.head.weight[269:] = 5 * (rows - rows.mean(1, keepdim=True))
+            model.joint.head.bias[269:] -= 60  # transformers takes the likeliest of both
     model.save_pretrained(directory)
     return model
 

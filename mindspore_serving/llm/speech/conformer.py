@@ -1,4 +1,4 @@
-"""Parakeet's encoder (Fast Conformer) and its head as an OpenVINO graph.
+"""Parakeet's encoder (Fast Conformer) with its last product as an OpenVINO graph.
 
 A layer has half of a feed forward, attention with relative positions, a convolution over frames,
 and the other half.
@@ -23,14 +23,14 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
 )
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 from mindspore_serving.llm.speech.models import SpeechSizes
-from mindspore_serving.llm.speech.parakeet import HEAD
+from mindspore_serving.llm.speech.parakeet import HEAD, PROJECTOR
 
 EPSILON = 1e-5
 _CHANNELS_FIRST = np.array([0, 2, 1])
 
 
 class ConformerGraph(NamedLayers):
-    """Builder of the graph from the features of a sound to logits of its frames."""
+    """Builder of the graph from the features of a sound to its frames."""
 
     def __init__(self, weights: OpenVINOWeights, sizes: SpeechSizes) -> None:
         super().__init__(weights, EPSILON)
@@ -38,7 +38,10 @@ class ConformerGraph(NamedLayers):
         self._positions = opset.constant(_sines(sizes))
 
     def build(self) -> ov.Model:
-        """Return the graph from `features`, [1, frames, bins], to `logits` [frames, V]."""
+        """Return the graph from `features`, [1, frames, bins], to `frames`, a row each.
+
+        A row has logits, or what a predictor joins with its own states.
+        """
         sizes = self._sizes
         features = parameter("features", ov.Type.f32, (1, -1, sizes.num_bins))
         x = opset.multiply(self._halved(features), f32(sizes.scale))
@@ -52,8 +55,8 @@ class ConformerGraph(NamedLayers):
             y = self._norm(x, f"{stem}.norm_conv")
             x = opset.add(x, self._convolved(y, f"{stem}.conv"))
             x = self._norm(self._with_half(x, stem, 2), f"{stem}.norm_out")
-        logits = opset.squeeze(self._linear(x, HEAD), i64(0))
-        return built({"logits": logits}, [features], "frames")
+        frames = opset.squeeze(self._linear(x, PROJECTOR if sizes.predictor else HEAD), i64(0))
+        return built({"frames": frames}, [features], "frames")
 
     def _halved(self, features: Node) -> Node:
         """Reduce frames and bins by convolutions of stride 2."""

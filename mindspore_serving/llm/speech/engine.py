@@ -32,6 +32,7 @@ from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.runner import SpeechRunner, row_bytes
 from mindspore_serving.llm.speech.settings import open_speech_model
 from mindspore_serving.llm.speech.sound_engine import SoundEngine, to_error
+from mindspore_serving.llm.speech.transducer import TransducerRunner
 
 MAX_ROWS = 16  # pieces in a step by default: more take memory and are hardly faster
 MAX_WAITING = 64  # recordings by default
@@ -209,7 +210,7 @@ def _open(
     model: SpeechModel, config: EngineConfig
 ) -> tuple[SpeechRunner | FrameRunner, SpeechBatch | FrameBatch]:
     if not model.family.samples_texts:
-        frames = FrameRunner(model, config)
+        frames = (TransducerRunner if model.sizes.predictor else FrameRunner)(model, config)
         return frames, FrameBatch(frames, model)
     runner = SpeechRunner(model, config, _num_rows(model, config))
     return runner, SpeechBatch(runner, model)

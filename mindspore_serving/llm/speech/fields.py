@@ -20,12 +20,12 @@ def check_fields(request: Transcribe, model: SpeechModel, num_rows: int) -> None
         raise InvalidField("beam_size", problem)
     if request.language and request.language not in languages:
         if not languages:
-            problem = "is set, but this model has a single language: leave language out"
+            problem = "is set, but this model takes none: leave language out"
             raise InvalidField("language", problem)
         problem = f"is {request.language!r:.40}, expected one of {', '.join(languages)}"
         raise InvalidField("language", problem)
     if request.translates and not model.tokens.languages:
-        single = "knows English alone" if family.language == "en" else "has a single language"
+        single = "knows English alone" if family.language == "en" else "transcribes alone"
         raise InvalidField("model", text=f"this model {single}: it cannot translate")
     if request.prompt and not family.takes_prompts:
         raise InvalidField("prompt", "is set, but this model takes neither prompt nor hotwords")

@@ -1,7 +1,6 @@
-"""Texts of models whose frames have tokens (CTC): without a decoder, in one pass.
+"""Texts of models whose frames have tokens: of pieces of sound, one after another.
 
-A token of several frames in a row is written once, and blanks are not.  Words have the times of
-their frames.
+Words have the times of their frames.
 """
 
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ class FrameToken:
 
 
 class FrameRunner:
-    """Runner of a graph from sound to logits.  Used by one thread.
+    """Runner of a graph from sound to tokens of frames (CTC).  Used by one thread.
 
     Raises StartError: an option that does not apply, tensors that do not fit.
     """
@@ -50,6 +49,7 @@ class FrameRunner:
     def __init__(self, model: SpeechModel, config: EngineConfig) -> None:
         options, weights = open_weights(model, config)
         self.precision, self._num_bins = options.precision, model.sizes.num_bins
+        self._tokens = model.tokens
         graph = ConformerGraph(weights, model.sizes).build()
         properties = options.properties(weights.constants.group)
         self._request = compile_graph(graph, properties).create_infer_request()
@@ -57,13 +57,17 @@ class FrameRunner:
         self.compute(np.zeros(RATE, np.float32))  # not first with one frame, as `SpeechRunner`
 
     def compute(self, sound: Sound) -> Floats:
-        """Return the logits of the frames of a sound."""
+        """Return a row for each frame of a sound."""
         if len(sound) < MIN_SOUND:
             sound = np.pad(sound, (0, MIN_SOUND - len(sound)))
         features = normalised_log_mel(sound, self._num_bins)
         infer(self._request, {"features": ov.Tensor(features[None])})
-        logits: Floats = self._request.get_tensor("logits").data.copy()
-        return logits
+        frames: Floats = self._request.get_tensor("frames").data.copy()
+        return frames
+
+    def read(self, sound: Sound) -> list[FrameToken]:
+        """Return the tokens of a sound."""
+        return tokens_of(self.compute(sound), self._tokens.end)
 
     def close(self) -> None:
         self._request, self._kept = None, []
@@ -84,7 +88,7 @@ class FrameBatch:
     def begin(self, request: SpeechRequest) -> None:
         """Compute the next piece of a request, and write its text."""
         sound, (piece, take) = request.sound(), request.begin_whole()
-        tokens = tokens_of(self._runner.compute(sound), self._model.tokens.end)
+        tokens = self._runner.read(sound)
         self.num_steps += 1
         self.num_generated += len(tokens)
         take(write(tokens, piece, self._model, has_times=request.body.has_times))
@@ -97,7 +101,7 @@ class FrameBatch:
 
 
 def tokens_of(logits: Floats, blank: int) -> list[FrameToken]:
-    """Return the likeliest tokens, each once, without blanks."""
+    """Return the likeliest tokens of frames without blanks, those of frames in a row once."""
     best = logits.argmax(-1)
     likely = np.exp(logits.max(-1) - np.logaddexp.reduce(logits, -1))
     tokens, begin = [], 0

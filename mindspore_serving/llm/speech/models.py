@@ -53,6 +53,21 @@ class SpeechSizes:
     has_lengths: bool = False
     rotary: tuple[float, ...] = ()  # angles of a position, a pair of features each
     halvings: int = 0  # of the frames, before the layers
+    predictor: "PredictorSizes | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictorSizes:
+    """Sizes of what predicts a token by those before it and a frame (a transducer).
+
+    With `num_durations` it also predicts how many frames to go on, from 0.  No more than
+    `max_symbols` tokens are of the same frame, without durations, or of a frame on average.
+    """
+
+    width: int
+    layers: int
+    num_durations: int
+    max_symbols: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +134,15 @@ def expect_value(
     value = config.get(name, expected)
     if value != expected:
         raise StartError(f"{file}: {name} is {value!r:.80}, expected {expected!r}")
+
+
+def read_token(noted: Mapping[str, Any], name: str, sizes: SpeechSizes) -> int:
+    """Return a token of config.json, of several the first.  Raises StartError if it is none."""
+    value = noted.get(name)
+    value = value[0] if isinstance(value, list) and value else value
+    if type(value) is not int or not 0 <= value < sizes.vocab_size:
+        raise StartError(f"config.json: {name} is {value!r:.80}, expected a token id")
+    return value
 
 
 def read_preparation(directory: Path) -> Mapping[str, Any]:

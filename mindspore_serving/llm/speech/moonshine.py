@@ -23,6 +23,7 @@ from mindspore_serving.llm.speech.models import (
     expect_value,
     read_preparation,
     read_size,
+    read_token,
 )
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -58,18 +59,9 @@ def open_model(directory: Path) -> SpeechModel:
         shapes[HEAD] = (sizes.vocab_size, sizes.width)
     expect_shapes(checkpoint, shapes)
     noted = {**config, **read_optional_json(directory / GENERATION_CONFIG)}
-    start, end = (_token(noted, n, sizes) for n in ("decoder_start_token_id", "eos_token_id"))
+    start, end = (read_token(noted, n, sizes) for n in ("decoder_start_token_id", "eos_token_id"))
     tokens = SpeechTokens(start, end, sizes.vocab_size, sizes.vocab_size)
     return SpeechModel(FAMILY, checkpoint, sizes, tokens, tokenizer)
-
-
-def _token(noted: Mapping[str, Any], name: str, sizes: SpeechSizes) -> int:
-    """Return a token, of several the first."""
-    value = noted.get(name)
-    value = value[0] if isinstance(value, list) and value else value
-    if type(value) is not int or not 0 <= value < sizes.vocab_size:
-        raise StartError(f"config.json: {name} is {value!r:.80}, expected a token id")
-    return value
 
 
 def num_frames(num_samples: int) -> int:

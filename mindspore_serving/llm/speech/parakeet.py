@@ -1,4 +1,7 @@
-"""Settings of a Parakeet model: an encoder whose frames have tokens, and no decoder."""
+"""Settings of a Parakeet model: an encoder of frames that have a token each, or none (CTC).
+
+Transducers (RNN-T, TDT) predict the tokens of a frame by those before it.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -7,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mindspore_serving.errors import StartError
+from mindspore_serving.llm.checkpoint.model_files import GENERATION_CONFIG, read_optional_json
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.sounds.features import FRAMES, HOP, RATE
 from mindspore_serving.llm.speech.models import (
+    PredictorSizes,
     SpeechFamily,
     SpeechModel,
     SpeechSizes,
@@ -18,13 +23,25 @@ from mindspore_serving.llm.speech.models import (
     expect_value,
     read_preparation,
     read_size,
+    read_token,
 )
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-FAMILY = SpeechFamily("ParakeetForCTC", "parakeet_ctc", writes_times=True, samples_texts=False)
-HEAD = "ctc_head"
+FAMILIES = {
+    f"parakeet_{kind}": SpeechFamily(
+        architecture, f"parakeet_{kind}", writes_times=True, samples_texts=False
+    )
+    for kind, architecture in (
+        ("ctc", "ParakeetForCTC"),
+        ("rnnt", "ParakeetForRNNT"),
+        ("tdt", "ParakeetForTDT"),
+    )
+}
+HEAD, PROJECTOR, JOINT = "ctc_head", "encoder_projector", "joint.head"
+EMBEDDING, LSTM, PREDICTED = "decoder.embedding", "decoder.lstm", "decoder.decoder_projector"
 _PREPARED = {"sampling_rate": RATE, "hop_length": HOP, "n_fft": 512, "win_length": 400}
 _MAX_HALVINGS = 6
+_DURATIONS = [list(range(count)) for count in range(2, 33)]
 _FLAT = (f"{HEAD}.weight", ".pointwise_conv1.weight", ".pointwise_conv2.weight")
 
 
@@ -44,11 +61,15 @@ def open_model(directory: Path) -> SpeechModel:
     for name, stored in tensors.items():
         if name.endswith(_FLAT):  # a convolution of one step is a product
             tensors[name] = replace(stored, shape=stored.shape[:2])
-    blank = config.get("pad_token_id")
-    if type(blank) is not int or not 0 <= blank < sizes.vocab_size:
-        raise StartError(f"config.json: pad_token_id is {blank!r:.80}, expected a token id")
-    tokens = SpeechTokens(blank, blank, sizes.vocab_size, sizes.vocab_size)
-    return SpeechModel(FAMILY, Checkpoint.of(checkpoint, tensors=tensors), sizes, tokens, tokenizer)
+    noted = {**config, **read_optional_json(directory / GENERATION_CONFIG)}
+    name = "pad_token_id" if sizes.predictor is None else "blank_token_id"
+    blank = read_token(config, name, sizes)
+    start = blank
+    if noted.get("decoder_start_token_id") is not None:
+        start = read_token(noted, "decoder_start_token_id", sizes)
+    tokens = SpeechTokens(start, blank, sizes.vocab_size, sizes.vocab_size)
+    family = FAMILIES[str(config.get("model_type"))]
+    return SpeechModel(family, Checkpoint.of(checkpoint, tensors=tensors), sizes, tokens, tokenizer)
 
 
 def _sizes(config: Mapping[str, Any], encoder: Mapping[str, Any]) -> SpeechSizes:
@@ -77,6 +98,24 @@ def _sizes(config: Mapping[str, Any], encoder: Mapping[str, Any]) -> SpeechSizes
         scale=width**0.5 if encoder.get("scale_input", True) else 1.0,
         has_lengths=True,
         halvings=halvings,
+        predictor=_predictor(config),
+    )
+
+
+def _predictor(config: Mapping[str, Any]) -> PredictorSizes | None:
+    if config.get("model_type") == "parakeet_ctc":
+        return None
+    expect_value(config, "hidden_act", "relu")
+    durations = config.get("durations", [0, 1, 2, 3, 4])
+    if config.get("model_type") != "parakeet_tdt":
+        durations = []
+    elif durations not in _DURATIONS:
+        raise StartError(f"config.json: durations are {durations!r:.80}, expected 0, 1, 2, ...")
+    return PredictorSizes(
+        width=read_size(config, "decoder_hidden_size"),
+        layers=read_size(config, "num_decoder_layers", 16),
+        num_durations=len(durations),
+        max_symbols=read_size({"max_symbols_per_step": 10, **config}, "max_symbols_per_step", 100),
     )
 
 
@@ -88,10 +127,10 @@ def _shapes(sizes: SpeechSizes, encoder: Mapping[str, Any]) -> dict[str, tuple[i
     stem = "encoder.subsampling"
     bins = sizes.num_bins >> sizes.halvings
     shapes: dict[str, tuple[int, ...]] = {
-        f"{HEAD}.weight": (sizes.vocab_size, width, 1),
         f"{stem}.layers.0.weight": (channels, 1, kernel, kernel),
         f"{stem}.linear.weight": (width, channels * bins),
     }
+    shapes |= _head_shapes(sizes)
     for number in range(2, 3 * sizes.halvings - 1, 3):
         shapes[f"{stem}.layers.{number}.weight"] = (channels, 1, kernel, kernel)
         shapes[f"{stem}.layers.{number + 1}.weight"] = (channels, channels, 1, 1)
@@ -111,4 +150,22 @@ def _shapes(sizes: SpeechSizes, encoder: Mapping[str, Any]) -> dict[str, tuple[i
             shapes[f"{stem}.conv.norm.{name}"] = (width,)
         for norm in ("feed_forward1", "self_att", "conv", "feed_forward2", "out"):
             shapes[f"{stem}.norm_{norm}.weight"] = shapes[f"{stem}.norm_{norm}.bias"] = (width,)
+    return shapes
+
+
+def _head_shapes(sizes: SpeechSizes) -> dict[str, tuple[int, ...]]:
+    predictor = sizes.predictor
+    if predictor is None:
+        return {f"{HEAD}.weight": (sizes.vocab_size, sizes.width, 1)}
+    inner = predictor.width
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{PROJECTOR}.weight": (inner, sizes.width),
+        f"{EMBEDDING}.weight": (sizes.vocab_size, inner),
+        f"{PREDICTED}.weight": (inner, inner),
+        f"{JOINT}.weight": (sizes.vocab_size + predictor.num_durations, inner),
+    }
+    for layer in range(predictor.layers):
+        for part in ("ih", "hh"):
+            shapes[f"{LSTM}.weight_{part}_l{layer}"] = (4 * inner, inner)
+            shapes[f"{LSTM}.bias_{part}_l{layer}"] = (4 * inner,)
     return shapes

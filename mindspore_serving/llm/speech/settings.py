@@ -37,7 +37,7 @@ WHISPER = SpeechFamily(
 )
 _OPENERS: dict[str, Callable[[Path], SpeechModel]] = {
     moonshine.FAMILY.model_type: moonshine.open_model,
-    parakeet.FAMILY.model_type: parakeet.open_model,
+    **dict.fromkeys(parakeet.FAMILIES, parakeet.open_model),
 }
 
 

@@ -20,6 +20,8 @@ from mindspore_serving.llm.speech.settings import is_speech, open_speech_model
 from tests.llm import hearing
 from tests.llm.sounding import SoundClient
 from tests.llm.sounds.test_decoding import wav
+from tests.moonshine_weights import make_moonshine_tiny
+from tests.speaking import spoken, words_of
 
 pytestmark = pytest.mark.torch
 F32 = EngineConfig(dtype="f32")
@@ -128,6 +130,28 @@ def test_a_sound_shorter_than_a_frame_is_followed_by_silence(runner, reference):
     whole = np.pad(sound(200), (0, len(padded) - 200))
     assert np.abs(logits - logits_of(reference, whole, [1])).max() < 1e-4
     runner.drop(7)
+
+
+SPOKEN = {
+    "Good morning everyone, the weather is very nice today.": "good morning everyone",
+    "I would like to have a cup of coffee and a piece of cake.": "coffee and a piece of cake",
+    "My brother has lived in New York for twenty years.": "lived in new york for twenty years",
+}
+
+
+def test_spoken_sentences_have_the_right_words(tmp_path):
+    make_moonshine_tiny(tmp_path)
+    client = SoundClient(SpeechEngine(str(tmp_path), F32, lambda: None))
+    try:
+        for text in SPOKEN:
+            client.send(Transcribe(file=spoken(text)))
+        client.wait(len(SPOKEN))
+        for number, known in enumerate(SPOKEN.values()):
+            heard = client.events[number][:-1]
+            text = "".join(row.text for event in heard for row in event.segments)
+            assert known in words_of(text)
+    finally:
+        client.engine.close()
 
 
 @pytest.mark.parametrize(

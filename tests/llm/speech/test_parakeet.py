@@ -1,7 +1,6 @@
 """Parakeet (CTC) against transformers: features, logits, tokens, times of words, damaged files."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
@@ -17,6 +16,7 @@ from mindspore_serving.llm.speech.engine import SpeechEngine
 from mindspore_serving.llm.speech.frames import FrameRunner, FrameToken, tokens_of, write
 from mindspore_serving.llm.speech.pieces import SoundPiece
 from mindspore_serving.llm.speech.settings import open_speech_model
+from mindspore_serving.llm.speech.transducer import TransducerRunner
 from tests.llm import hearing
 from tests.llm.sounding import SoundClient
 from tests.llm.sounds.test_decoding import wav
@@ -92,6 +92,29 @@ def test_tokens_are_those_of_transformers(runner, model, reference, extractor, l
     )
 
 
+@pytest.mark.parametrize("kind", ["TDT", "RNNT"])
+def test_tokens_of_transducers_are_those_of_transformers(tmp_path, kind):
+    reference = hearing.make_parakeet(tmp_path, kind)
+    model = open_speech_model(tmp_path)
+    runner = TransducerRunner(model, F32)
+    written, durations = set(), set()
+    for length in LENGTHS:
+        features = torch.tensor(normalised_log_mel(sound(length), 80))[None]
+        frames = len(runner.compute(sound(length)))
+        answer = reference.generate(input_features=features, max_new_tokens=10 * frames - 1)
+        emitted = answer.sequences[0].tolist()[1:]
+        begins = answer.durations[0].cumsum(0).tolist()  # of the token behind
+        expected = [pair for pair in zip(emitted, begins, strict=False) if pair[0] != 268]
+        tokens = runner.read(sound(length))
+        assert [(token.token, token.begin) for token in tokens] == expected
+        written.update(emitted)
+        durations.update(answer.durations[0].tolist()[1:])
+    assert 268 in written
+    assert len(written) > 1
+    assert len(durations) > 1
+    runner.close()
+
+
 def test_words_have_the_times_of_their_frames(model):
     ids = {character: 259 + number for number, character in enumerate("▁abcdefgh")}
     spelt = [("▁", 2), ("a", 3), ("b", 4), ("▁", 8), ("c", 9), ("▁", 30), ("d", 31)]
@@ -111,8 +134,10 @@ def test_words_have_the_times_of_their_frames(model):
     assert write([], piece, model, has_times=True).segments == []
 
 
-def test_recordings_are_answered_with_times_and_other_fields_refused(reference, directory):
-    client = SoundClient(SpeechEngine(str(directory), F32, lambda: None))
+@pytest.mark.parametrize("kind", ["CTC", "TDT"])
+def test_recordings_are_answered_with_times_and_other_fields_refused(tmp_path, kind):
+    hearing.make_parakeet(tmp_path, kind)
+    client = SoundClient(SpeechEngine(str(tmp_path), F32, lambda: None))
     try:
         client.send(Transcribe(file=wav(seconds=62), has_times=True, has_words=True))
         client.send(Transcribe(file=wav(seconds=0.02)))
@@ -143,27 +168,32 @@ def test_recordings_are_answered_with_times_and_other_fields_refused(reference, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "problem"),
+    ("kind", "changes", "problem"),
     [
-        ({"encoder_config": None}, "has no encoder_config"),
-        ({"pad_token_id": 9999}, "pad_token_id is 9999"),
-        ({"vocab_size": 5}, r"ctc_head.weight' is \[269, 32, 1\], expected \[5, 32, 1\]"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu'"),
-        ({"subsampling_factor": 6}, "subsampling_factor is 6"),
-        ({"subsampling_factor": 4}, "linear.weight"),
-        ({"num_hidden_layers": 3}, "no tensor 'encoder.layers.2"),
-        ({"num_mel_bins": 2**40}, "num_mel_bins"),
-        ({"conv_kernel_size": 8}, "odd sizes"),
+        ("CTC", {"encoder_config": None}, "has no encoder_config"),
+        ("CTC", {"pad_token_id": 9999}, "pad_token_id is 9999"),
+        ("CTC", {"vocab_size": 5}, r"weight' is \[269, 32, 1\], expected \[5, 32, 1\]"),
+        ("CTC", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
+        ("CTC", {"subsampling_factor": 6}, "subsampling_factor is 6"),
+        ("CTC", {"subsampling_factor": 4}, "linear.weight"),
+        ("CTC", {"num_hidden_layers": 3}, "no tensor 'encoder.layers.2"),
+        ("CTC", {"num_mel_bins": 2**40}, "num_mel_bins"),
+        ("CTC", {"conv_kernel_size": 8}, "odd sizes"),
+        ("TDT", {"durations": [0, 2, 4]}, r"durations are \[0, 2, 4\], expected 0, 1, 2"),
+        ("TDT", {"durations": 5}, "durations are 5"),
+        ("TDT", {"blank_token_id": "last"}, "blank_token_id is 'last'"),
+        ("TDT", {"num_decoder_layers": 3}, "no tensor 'decoder.lstm.weight_ih_l2'"),
+        ("TDT", {"max_symbols_per_step": 10**6}, "max_symbols_per_step"),
     ],
 )
-def test_damaged_settings_are_refused(model, directory, tmp_path, changes, problem):
-    damaged = tmp_path / "damaged"
-    shutil.copytree(directory, damaged)
-    config = json.loads((damaged / "config.json").read_text())
+def test_damaged_settings_are_refused(tmp_path, kind, changes, problem):
+    hearing.make_parakeet(tmp_path, kind)
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text())
     if changes.keys() <= config.keys():
         config |= changes
     else:
         config["encoder_config"] |= changes
-    (damaged / "config.json").write_text(json.dumps(config))
+    file.write_text(json.dumps(config))
     with pytest.raises(StartError, match=problem):
-        open_speech_model(damaged)
+        open_speech_model(tmp_path)
