@@ -1,15 +1,21 @@
 """Images and sounds of Gemma 3n against transformers, in a process with timm (`with_timm`)."""
 
+import numpy as np
 import pytest
 
 from mindspore_serving.llm import LLM
+from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from tests.llm import listening, seeing
 from tests.llm.images.test_models import LONG, RUNTIMES, config, small_cache
+from tests.llm.images.test_tower import counted, prepared
 from tests.llm.sounds.test_models import CHATS, COUNT, FIRST, GREEDY, answers, gemma3n_processor
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec:FutureWarning"),  # of torch.export
+]
 
 WIDE, TALL, SMALL = seeing.image(1, 90, 30), seeing.image(2, 31, 64), seeing.image(3, 7, 5)
 SECOND = listening.sound(4, 1.013)  # of the length of the first
@@ -32,16 +38,31 @@ def reference(directory):
     return listening.Reference(directory, "gemma3n")
 
 
+@pytest.fixture(scope="module")
+def opened(request, directory):
+    model = open_model(directory, request.param, make_config(config(request.param)))
+    yield model
+    model.engine.close()
+
+
 @pytest.mark.parametrize(
-    "runtime", [pytest.param(name, marks=LONG * (name != "openvino")) for name in RUNTIMES]
+    "opened",
+    [pytest.param(name, marks=LONG * (name != "openvino")) for name in RUNTIMES],
+    indirect=True,
 )
-def test_logits_and_tokens_are_those_of_transformers(runtime, directory, reference):
-    opened = open_model(directory, runtime, make_config(config(runtime)))
-    try:
-        for name in ("one image", "several images", "images and sounds"):
-            listening.check(opened, reference, PROMPTS[name], GREEDY)
-    finally:
-        opened.engine.close()
+def test_logits_and_tokens_are_those_of_transformers(opened, reference):
+    for name in ("one image", "several images", "images and sounds"):
+        listening.check(opened, reference, PROMPTS[name], GREEDY)
+
+
+@pytest.mark.parametrize("opened", ["openvino"], indirect=True)
+def test_the_traced_tower_has_the_vectors_of_the_library(opened, directory):
+    images = counted(prepared(directory, WIDE, TALL, SMALL), [range(17)] * 3)
+    library = Tower.open(directory, opened.config, "torch")
+    assert type(opened.tower._pass).__name__ == "TracedTower"
+    for pairs in zip(opened.tower.compute(images), library.compute(images), strict=True):
+        vectors, expected = (rows for _, rows in pairs)
+        assert np.linalg.norm(vectors - expected) < 4e-6 * np.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("runtime", ["torch", pytest.param("openvino", marks=LONG)])

@@ -53,6 +53,23 @@ def image_tower(model: Any) -> TorchTower:
     return TorchTower(model, IMAGE, names, _IMAGES.get(model.config.model_type, _image_features))
 
 
+def image_vectors(model: Any) -> Any:
+    """Return a module that computes the vectors of images from their pixels alone."""
+    import torch
+
+    compute = _IMAGES.get(model.config.model_type, _image_features)
+
+    class Vectors(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixel_values: Any) -> Any:
+            return compute(self.model, {"pixel_values": pixel_values})
+
+    return Vectors()
+
+
 def sound_tower(model: Any) -> TorchTower:
     """Return the sound tower of a model."""
     names = ("input_features", "feature_attention_mask", "input_features_mask")
@@ -108,7 +125,8 @@ def _gemma3n_images(model: Any, inputs: dict[str, Any]) -> Any:
     vectors = model.get_image_features(**inputs, return_dict=True).pooler_output
     name = torch.tensor([model.config.eoi_token_id], device=vectors.device)
     end = model.embed_vision(input_ids=name)
-    return torch.cat([vectors, end.expand(len(vectors), 1, -1)], 1).flatten(0, 1)
+    ends = end.expand(vectors.shape[0], 1, -1)  # traced: `len` would be a constant
+    return torch.cat([vectors, ends], 1).flatten(0, 1)
 
 
 def _gemma3n_sounds(model: Any, inputs: dict[str, Any]) -> Any:

@@ -28,6 +28,7 @@ from mindspore_serving.llm.images.tower_pass import MAX_BATCH_BYTES, Inputs, Tow
 from mindspore_serving.llm.step import Vectors
 
 GRAPH_RUNTIMES = (OPENVINO, COMBINED)
+_TRACED = ("gemma3n",)  # towers that the library makes by timm
 MAX_CACHED_BYTES = 256 << 20  # of vectors
 Computed: TypeAlias = list[tuple[bytes, Vectors]]  # hash of each image, and its vectors
 
@@ -163,7 +164,7 @@ def _open_passes(
         return seeing, None
     model = _load(directory, config, sees=lacks_images, hears=hears)
     if lacks_images:
-        seeing = image_tower(model)
+        seeing = _open_library_tower(model, directory, config, runtime)
     return seeing, sound_tower(model) if hears else None
 
 
@@ -172,13 +173,23 @@ def _open_graph(directory: Path, config: EngineConfig, runtime: str) -> TowerPas
         return None
     from mindspore_serving.llm.images.graph_tower import open_graph_tower
 
-    tower = open_graph_tower(directory, config)
-    if tower is None:
+    return open_graph_tower(directory, config)
+
+
+def _open_library_tower(
+    model: Any, directory: Path, config: EngineConfig, runtime: str
+) -> TowerPass:
+    """Return the vision tower of the library's model, traced to a graph where that is known."""
+    if runtime in GRAPH_RUNTIMES and model.config.model_type in _TRACED:
+        from mindspore_serving.llm.images.traced_tower import open_traced_tower
+
+        return open_traced_tower(model, directory, config)
+    if runtime in GRAPH_RUNTIMES:
         log.warning(
             "%s: images run on torch in float32: their tower is not of a family with a graph",
             directory.name,
         )
-    return tower
+    return image_tower(model)
 
 
 def _load(directory: Path, config: EngineConfig, *, sees: bool, hears: bool) -> Any:

@@ -121,7 +121,8 @@ def test_images_of_gemma3n_are_computed_in_a_process_with_timm():
     options = ("-q", "-p", "no:cacheprovider", "-n", "0", "-p", "tests.llm.with_timm")
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "tests/llm/timm_cases.py"],
-        cwd=Path(__file__).parents[3], env=env, capture_output=True, text=True, timeout=PATIENCE,
+        cwd=Path(__file__).parents[3], env=env, capture_output=True, text=True,
+        timeout=2 * PATIENCE,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " passed" in ended.stdout
