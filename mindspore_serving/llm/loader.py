@@ -258,7 +258,7 @@ def open_ours(
     Raises StartError or InvalidInputs.
     """
     directory, named = _find_directory(path), runtime
-    choose_projector(directory, config.mmproj, config.max_images)
+    choose_projector(directory, config.mmproj)
     if config.memory == LOW_MEMORY:
         map_large_allocations()
     with called_while_compiling(partial(_read_texts, directory, config)) as read:

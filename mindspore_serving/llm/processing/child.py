@@ -71,7 +71,7 @@ def load(setup: bytes) -> Mapping[str, Role]:
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
     images, sounds, limits = None, None, EngineConfig(**decoded.config)
-    choose_projector(directory, limits.mmproj, limits.max_images)
+    choose_projector(directory, limits.mmproj)
     if decoded.card.takes_images or decoded.card.takes_sounds:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing
         # Processors do not need PyTorch, whose import takes seconds and 400 MB.

@@ -51,7 +51,7 @@ def open_rank(
 ) -> EmbeddingRunner:
     """Open the part of the model that the rank with `links` holds.  Raises as `open_runner`."""
     opener: OpenPart = _import(runtime, RUNTIMES[runtime].opens_rank)
-    choose_projector(Path(directory), config.mmproj, config.max_images)
+    choose_projector(Path(directory), config.mmproj)
     if links.num_local < links.size:
         check_fits(directory, links.num_local / links.size)
     grid = open_grid(links, config)

@@ -9,7 +9,11 @@ from gguf import GGUFReader, GGUFWriter
 
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.llm import LLM, SamplingParams
-from mindspore_serving.llm.checkpoint.gguf.projector import choose_projector, find_projector
+from mindspore_serving.llm.checkpoint.gguf.projector import (
+    choose_projector,
+    find_projector,
+    why_without_images,
+)
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.tower import Tower
 from tests.llm import seeing, seeing_gguf
@@ -58,11 +62,11 @@ def changed(path, metadata=None, tensors=None):
 
 
 def open_tower(model, path):
-    choose_projector(model, str(path), max_images=1)
+    choose_projector(model, str(path))
     try:
         Tower.open(model, EngineConfig(dtype="f32"))
     finally:
-        choose_projector(model, None, max_images=1)
+        choose_projector(model, None)
 
 
 def test_a_chosen_tower_answers_as_the_same_tower_beside_the_model(llava, alone):
@@ -85,17 +89,27 @@ def test_several_towers_beside_a_model_need_a_choice(llava, tmp_path):
         )
     model, tower = tmp_path / "model.gguf", tmp_path / "mmproj-b.gguf"
     assert find_projector(model) is None
-    choose_projector(model, str(tower), max_images=1)
+    choose_projector(model, str(tower))
     assert find_projector(model).path == tower
-    choose_projector(model, None, max_images=1)
+    choose_projector(model, None)
     assert find_projector(model) is None
 
 
-def test_a_model_that_takes_no_images_needs_no_usable_tower(llava, tmp_path):
+def test_a_model_beside_a_damaged_tower_is_served_without_images(llava, tmp_path):
     os.link(llava, tmp_path / "model.gguf")
     tower = changed(llava.with_name("mmproj-model.gguf"), {"clip.vision.patch_size": 0})
     shutil.move(tower, tmp_path / "mmproj-model.gguf")
-    with pytest.raises(StartError, match=r"clip\.vision\.patch_size 0, expected a size"):
+    reason = why_without_images(tmp_path / "model.gguf")
+    assert reason.endswith("clip.vision.patch_size 0, expected a size")
+    with LLM(tmp_path, **OPTIONS) as llm:
+        assert llm.generate("abc", use_tqdm=False)[0].outputs[0].token_ids
+
+
+def test_a_model_with_a_tower_that_lacks_a_tensor_needs_no_images(llava, tmp_path):
+    os.link(llava, tmp_path / "model.gguf")
+    tower = changed(llava.with_name("mmproj-model.gguf"), {}, {"v.blk.0.ln1.weight": None})
+    shutil.move(tower, tmp_path / "mmproj-model.gguf")
+    with pytest.raises(StartError, match="no tensor .*; max_images=0 serves it for texts only"):
         LLM(tmp_path, **OPTIONS)
     with LLM(tmp_path, max_images=0, **OPTIONS) as llm:
         assert llm.generate("abc", use_tqdm=False)[0].outputs[0].token_ids
@@ -115,7 +129,7 @@ def test_a_file_that_is_no_tower_is_refused(name, reason, alone, tmp_path):
     (tmp_path / "text.gguf").write_text("plain text")
     (tmp_path / "empty.gguf").write_text("")
     with pytest.raises(StartError, match=reason):
-        choose_projector(alone[0], str(tmp_path / name), max_images=1)
+        choose_projector(alone[0], str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -132,7 +146,7 @@ def test_a_tower_that_does_not_fit_the_model_is_refused(metadata, tensors, reaso
     model, tower = alone
     path = changed(tower, metadata, tensors)
     with pytest.raises(StartError, match=f"mmproj is '.*', which {reason}"):
-        choose_projector(model, str(path), max_images=1)
+        choose_projector(model, str(path))
 
 
 @pytest.mark.parametrize(

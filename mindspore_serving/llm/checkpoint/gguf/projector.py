@@ -31,8 +31,7 @@ TOKENS = "tokenizer.ggml.tokens"
 _CLIP = "clip"
 _NORM = "mm.soft_emb_norm.weight"
 _SOUNDS = ("a.", "mm.a.")  # beginnings of names of tensors for sounds, which are not read
-# Language model -> its tower, None if it is not to have one; in this process.
-_chosen: dict[Path, Path | None] = {}
+_chosen: dict[Path, Path] = {}  # language model -> its tower, in this process
 
 
 def is_projector(path: Path) -> bool:
@@ -40,16 +39,12 @@ def is_projector(path: Path) -> bool:
     return MARK in path.name.lower()
 
 
-def choose_projector(path: Path, projector: str | None, max_images: int) -> None:
+def choose_projector(path: Path, projector: str | None) -> None:
     """Let the language model `path` have the vision tower `projector` in this process.
 
-    None is the one beside it; without images it has none.  Raises StartError unless both are GGUF
-    files that fit each other.
+    None is the one beside it.  Raises StartError unless both are GGUF files that fit each other.
     """
     _chosen.pop(path.absolute(), None)
-    if not max_images:
-        _chosen[path.absolute()] = None
-        return
     if projector is None:
         return
     if path.is_dir():
@@ -78,8 +73,7 @@ def why_without_images(path: Path) -> str:
 
 def _find(path: Path) -> tuple[GgufFile | None, str]:
     if path.absolute() in _chosen:
-        chosen = _chosen[path.absolute()]
-        return open_gguf(chosen) if chosen else None, ""
+        return open_gguf(_chosen[path.absolute()]), ""
     files = [file for file in sorted(path.parent.glob("*.gguf")) if is_projector(file)]
     if not files or is_projector(path):
         return None, ""
@@ -88,14 +82,17 @@ def _find(path: Path) -> tuple[GgufFile | None, str]:
         return None, f"there are several files of vision towers ({names}): name one as mmproj"
     try:
         file = open_gguf(files[0])
+        why = _why_unfit(file, open_gguf(path))
     except StartError as error:
         return None, str(error)
-    why = _why_unfit(file, open_gguf(path))
     return (None, f"{files[0].name} {why}") if why else (file, "")
 
 
 def _why_unfit(file: GgufFile, model: GgufFile) -> str:
-    """Return why the tower in `file` is not one of the language model; "" if it is."""
+    """Return why the tower in `file` is not one of the language model; "" if it is.
+
+    Raises StartError for settings of the tower that are missing or out of range.
+    """
     kind, architecture = file.metadata.get(ARCHITECTURE), model.metadata.get(ARCHITECTURE)
     if kind != _CLIP:
         return f"is of architecture {kind!r}, expected {_CLIP!r}, that of vision towers"
@@ -111,7 +108,11 @@ def _why_unfit(file: GgufFile, model: GgufFile) -> str:
     if width != expected:
         return f"has vectors of {width} numbers, and the model {expected}"
     missing = [text for key, text in row.tokens.items() if key not in _token_ids(row, model)]
-    return f"needs the token {missing[0]!r}, which the model lacks" if missing else ""
+    if missing:
+        return f"needs the token {missing[0]!r}, which the model lacks"
+    with_images({}, model, file)
+    processor_of(file)
+    return ""
 
 
 def _row_of(rows: list[ProjectorRow], model: GgufFile) -> ProjectorRow | None:
