@@ -15,7 +15,7 @@ from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.params import OptionRow, rows_of
 from mindspore_serving.core.servable_options import SERVABLE
 from mindspore_serving.errors import InvalidInputs, ServingError, StartError
-from mindspore_serving.hub.resolve import OFFLINE, resolve
+from mindspore_serving.hub.resolve import OFFLINE, PATH_OPTIONS, resolve
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.upstream.options import check_options
 from mindspore_serving.llm.upstream.targets import DISCOVERED
@@ -122,7 +122,7 @@ def llm_options(settings: ServeSettings) -> dict[str, Any]:
 
 def _engine_value(row: OptionRow, value: Any) -> Any:
     """Convert the value of an option of the command line to that of `EngineConfig`."""
-    if row.name == "draft":
+    if row.name in PATH_OPTIONS:
         return _absolute(resolve(value))
     if row.is_path:
         return _absolute(value)

@@ -162,14 +162,15 @@ class ServableSettings(ServableOptions):
         is_common=True,
         page="speculation.md",
     )
+    mmproj: str = _language(
+        "", "vision tower of a GGUF model, as llama.cpp's converter writes it", metavar="FILE",
+        default_text="the file beside the model with mmproj in its name", is_path=True,
+        page="images.md#gguf-files",
+    )  # fmt: skip
     adapter: tuple[str, ...] = _language(
-        (),
-        "serve this LoRA adapter too",
-        metavar="NAME=DIR",
-        engine="adapters",
-        is_common=True,
+        (), "serve this LoRA adapter too", metavar="NAME=DIR", engine="adapters", is_common=True,
         page="adapters.md",
-    )
+    )  # fmt: skip
     max_loras: int = _language(
         0,
         "max LoRA adapters at once",

@@ -24,6 +24,9 @@ from mindspore_serving.hub.sources import SOURCES
 ORDER = "MINDSPORE_SERVING_SOURCES"
 """Environment variable: the schemes that have a bare ORG/NAME, in order, by commas."""
 
+PATH_OPTIONS = ("draft", "mmproj")
+"""Options of language models that are a path or the name of a model."""
+
 _PINNED = re.compile(r"(sha256:)?([0-9a-f]{40}|[0-9a-f]{64})")  # revisions that cannot change
 _SHOWN = 5  # names in an error
 OFFLINE = "HF_HUB_OFFLINE"
@@ -60,13 +63,14 @@ def resolve_prepared(text: str, base: str = "") -> str:
 
 def resolve_options(
     options: Mapping[str, Any],
-    resolve_draft: Callable[[str], str] = resolve,
+    resolve_file: Callable[[str], str] = resolve,
     resolve_adapter: Callable[[str], str] = resolve,
 ) -> dict[str, Any]:
-    """Return the options of a language model with the paths of its draft model and adapters."""
+    """Return the options of a language model with the paths of PATH_OPTIONS and of adapters."""
     resolved = dict(options)
-    if isinstance(draft := options.get("draft"), str) and draft:
-        resolved["draft"] = resolve_draft(draft)
+    for option in PATH_OPTIONS:
+        if isinstance(path := options.get(option), str | Path) and str(path):
+            resolved[option] = resolve_file(str(path))
     if isinstance(adapters := options.get("adapters"), Mapping):
         resolved["adapters"] = {
             name: resolve_adapter(path) if isinstance(path, str) else path

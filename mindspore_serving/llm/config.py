@@ -90,12 +90,10 @@ class EngineConfig:
         None, "None: the runtime chooses", at_least=1, engines=("llama.cpp", "genai")
     )
     memory: str = _option(
-        "auto",
-        "'low': keep no copy of weights beside the mapped file, so prompts are slower; runtimes "
-        "'combined' and 'native'",
-        choices=("auto", LOW_MEMORY),
-        runtimes=("combined", "native"),
-    )
+        "auto", "'low': keep no copy of weights beside the mapped file, so prompts are slower; "
+        "runtimes 'combined' and 'native'",
+        choices=("auto", LOW_MEMORY), runtimes=("combined", "native"),
+    )  # fmt: skip
     tensor_parallel: int = _option(
         1,
         "number of ranks, processes of this machine, over which every layer is cut; 1: not cut. "
@@ -299,13 +297,15 @@ class EngineConfig:
         "let requests ask for the first dimensions of vectors only, even if config.json does "
         "not say that the model was trained for it",
     )
+    mmproj: str | None = _option(
+        None, "of a model in a GGUF file: the GGUF file of its vision tower, as llama.cpp's "
+        "converter writes it; None: the file beside the model with mmproj in its name",
+        runtimes={name for name, row in RUNTIMES.items() if row.takes_images}, has_encoders=False,
+    )  # fmt: skip
     max_images: int = _option(
-        16,
-        "maximum number of images of a request to a model that takes them; 0: the model reads "
-        "text only, and its image encoder is not loaded",
-        at_least=0,
-        at_most=256,
-    )
+        16, "maximum number of images of a request to a model that takes them; 0: the model reads "
+        "text only, and its image encoder is not loaded", at_least=0, at_most=256,
+    )  # fmt: skip
     max_audios: int = _option(
         4, "maximum number of sounds of a request to a model that hears; 0: it takes none, and its "
         "sound encoder is not loaded", at_least=0, at_most=64,
@@ -321,10 +321,9 @@ class EngineConfig:
     )  # fmt: skip
     max_image_bytes: int = _option(20 << 20, "maximum size of an image file in bytes", at_least=1)
     max_image_pixels: int = _option(
-        32_000_000,
-        "maximum width times height of an image, checked before it is decoded",
+        32_000_000, "maximum width times height of an image, checked before it is decoded",
         at_least=1,
-    )
+    )  # fmt: skip
     max_videos: int = _option(
         1, "maximum number of videos of a request to a model that takes images", at_least=0,
         at_most=16,

@@ -22,7 +22,7 @@ from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_opti
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
 from mindspore_serving.llm.checkpoint.gguf.pieces import open_gguf
-from mindspore_serving.llm.checkpoint.gguf.projector import is_projector
+from mindspore_serving.llm.checkpoint.gguf.projector import choose_projector, is_projector
 from mindspore_serving.llm.checkpoint.mindformers.settings import directory_of, text_directory
 from mindspore_serving.llm.checkpoint.model_files import (
     find_config,
@@ -258,6 +258,7 @@ def open_ours(
     Raises StartError or InvalidInputs.
     """
     directory, named = _find_directory(path), runtime
+    choose_projector(directory, config.mmproj)
     if config.memory == LOW_MEMORY:
         map_large_allocations()
     with called_while_compiling(partial(_read_texts, directory, config)) as read:
@@ -284,7 +285,7 @@ def _find_directory(path: str | Path) -> Path:
     if is_gguf(directory) and is_projector(directory):
         raise StartError(
             f"{directory} is a vision tower: give the path of its language model, beside which it "
-            "is used"
+            "is used, or which has it as option mmproj"
         )
     return directory
 

@@ -18,6 +18,7 @@ def check_together(config: Any) -> None:
     )  # fmt: skip
     check_adapters(config.adapters, config.max_loras)
     check_draft(config.draft, config.num_speculative_tokens, config.num_ranks, has_head=config.mtp)
+    check_projector(config.mmproj, config.max_images)
     check_steps(config.max_num_batched_tokens, config.max_num_seqs)
     check_grid(config.tensor_parallel, config.pipeline_parallel, config.pipeline_groups)
     check_experts(config.expert_counts, config.expert_replicas, is_on=config.expert_parallel)
@@ -53,6 +54,16 @@ def check_adapters(adapters: Any, max_loras: int) -> None:
     if 0 < max_loras < len(adapters):
         raise InvalidInputs(
             f"max_loras is {max_loras}, expected at least {len(adapters)}, the number of adapters"
+        )
+
+
+def check_projector(projector: str | None, max_images: int) -> None:
+    """Raise InvalidInputs for an empty path of a vision tower, or for one that no image needs."""
+    if projector == "":
+        raise InvalidInputs("mmproj is '', expected the path of a GGUF file; leave it out for none")
+    if projector is not None and not max_images:
+        raise InvalidInputs(
+            f"mmproj is {projector!r}, which excludes max_images=0: leave out either"
         )
 
 

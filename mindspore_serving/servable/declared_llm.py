@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mindspore_serving.hub.resolve import PATH_OPTIONS
 from mindspore_serving.servable.literals import names_of, value_of
 
 SIZES = ("tensor_parallel", "pipeline_parallel")
@@ -66,7 +67,7 @@ def declared_paths(path: str) -> list[tuple[str, str]]:
         ):
             continue
         arguments = {str(keyword.arg): keyword.value for keyword in call.keywords}
-        nodes = [*call.args[:1], arguments.get("path"), arguments.get("draft")]
+        nodes = [*call.args[:1], *map(arguments.get, ("path", *PATH_OPTIONS))]
         adapters = arguments.get("adapters")
         nodes_of_adapters = adapters.values if isinstance(adapters, ast.Dict) else []
         values += [(node.value, directory) for node in nodes if isinstance(node, ast.Constant)]

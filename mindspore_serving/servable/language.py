@@ -12,7 +12,7 @@ from mindspore_serving.core.graph import Method, Stage, StageKind
 from mindspore_serving.core.model_card import UPSTREAM
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
-from mindspore_serving.hub.resolve import resolve_options, resolve_prepared
+from mindspore_serving.hub.resolve import PATH_OPTIONS, resolve_options, resolve_prepared
 from mindspore_serving.servable.builtins import NUMBERS
 from mindspore_serving.servable.check import check_str
 from mindspore_serving.servable.method_builder import current
@@ -66,7 +66,7 @@ def declare_llm(
             "openai", another server, whose `url` is in engine_options (`docs engines`).
         engine_options: options of another engine, by its names.
         options: of `EngineConfig`, such as `max_model_len`, `quantization`, `kv_cache_memory`
-            (bytes), `num_threads`, `adapters`, `draft` (relative as `path`).
+            (bytes), `num_threads`, `adapters`, `draft` and `mmproj` (relative as `path`).
 
     Only workers run servable_config.py.  Before one starts, options of a call at the top level are
     read from the file: their names are checked, and their values if all are literals.
@@ -105,12 +105,15 @@ def bare_language(location: str, name: str, options: dict[str, Any]) -> Declarat
 
 
 def _located(options: dict[str, Any], directory: str) -> dict[str, Any]:
-    """Return `options` with the path of the draft model relative to `directory`."""
+    """Return `options` with the paths of PATH_OPTIONS relative to `directory`."""
     relative = partial(resolve_prepared, base=directory)
     options = resolve_options(options, relative, resolve_prepared)
-    if options.get("draft") is None:
-        return options
-    return {**options, "draft": os.path.join(directory, check_str("draft", options["draft"]))}
+    paths = {
+        name: os.path.join(directory, check_str(name, options[name]))
+        for name in PATH_OPTIONS
+        if options.get(name) is not None
+    }
+    return options | paths
 
 
 def _check_path(path: object, engine: str) -> None:

@@ -301,14 +301,17 @@ def test_cached_prompts_go_to_the_engine_of_language_models(read, tmp_path):
     }
 
 
-def test_paths_of_draft_models_are_relative_to_their_source(read, tmp_path, monkeypatch):
+def test_paths_of_models_beside_a_model_are_relative_to_their_source(read, tmp_path, monkeypatch):
     (settings,) = ServeSettings(
         paths=[], **read("servables: [{path: model, draft: ../small}]")
     ).parts()
     assert llm_options(settings)["draft"] == str(tmp_path.parent / "small")
     monkeypatch.chdir(tmp_path)
-    settings = ServeSettings(paths=["model"], draft="small.gguf")
-    assert llm_options(settings) == {"draft": str(tmp_path / "small.gguf")}
+    settings = ServeSettings(paths=["model"], draft="small.gguf", mmproj="tower.gguf")
+    assert llm_options(settings) == {
+        "draft": str(tmp_path / "small.gguf"),
+        "mmproj": str(tmp_path / "tower.gguf"),
+    }
 
 
 def test_a_url_of_the_state_is_no_path_and_its_password_is_hidden(read):

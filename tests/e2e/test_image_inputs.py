@@ -8,7 +8,7 @@ import pytest
 
 from mindspore_serving.llm import LLM, SamplingParams
 from tests.e2e.harness import ROOT, config, serving
-from tests.llm import chatty, seeing
+from tests.llm import chatty, seeing, seeing_gguf
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
@@ -23,6 +23,8 @@ def place(tmp_path_factory):
     directory = tmp_path_factory.mktemp("images")
     seeing.build(directory, "smolvlm")
     chatty.build(directory)
+    model = seeing_gguf.write(directory / "smolvlm", "smolvlm", directory / "smol")
+    model.with_name("mmproj-model.gguf").rename(directory / "tower.gguf")
     return directory
 
 
@@ -33,6 +35,7 @@ def calls(place):
         place,
         config(place, "smolvlm", llm_options=options),
         config(place, "chatty", llm_options=OPTIONS),
+        config(place, "smol", llm_options={**OPTIONS, "mmproj": str(place / "tower.gguf")}),
     ) as found:
         yield found
 
@@ -67,6 +70,12 @@ def test_openai_chats_have_images_which_usage_counts(calls, answer):
         found = completion(calls, messages)
         assert found["choices"][0]["message"]["content"] == text
         assert found["usage"]["prompt_tokens"] == count
+
+
+def test_a_model_in_a_gguf_file_has_the_images_of_its_chosen_tower(calls, answer):
+    reply = completion(calls, seeing.chat(IMAGE, TEXT), model="smol")
+    assert reply["choices"][0]["message"]["content"] == answer[0]
+    assert reply["usage"]["prompt_tokens"] == answer[1]
 
 
 def test_prompts_of_tgi_have_images_in_markdown(calls, answer):
@@ -139,7 +148,8 @@ def test_ollama_chats_and_prompts_have_images(calls, answer):
 def test_models_list_their_input_modalities(calls):
     status, content = calls.http_call("GET", "/v1/models")
     found = {one["id"]: one.get("input_modalities") for one in json.loads(content)["data"]}
-    assert (status, found) == (200, {"smolvlm": ["text", "image"], "chatty": None})
+    of_images = dict.fromkeys(("smolvlm", "smol"), ["text", "image"])
+    assert (status, found) == (200, {**of_images, "chatty": None})
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,18 @@ def gemma4(config: Config, name: str, values: np.ndarray) -> Named:
         yield "blk.rope_freqs.weight", divisors
 
 
+def glm4(config: Config, name: str, values: np.ndarray) -> Named:
+    """With positions in parts, what is turned of each head in halves in place of pairs."""
+    if "mrope_section" not in config["rope_parameters"] or not re.search(r"\.[qk]_proj\.", name):
+        yield name, values
+        return
+    features = config["hidden_size"] // config["num_attention_heads"]
+    turned = int(features * config["rope_parameters"]["partial_rotary_factor"])
+    each = values.reshape(-1, features, *values.shape[1:])
+    parts = (each[:, :turned:2], each[:, 1:turned:2], each[:, turned:])
+    yield name, np.concatenate(parts, 1).reshape(values.shape)
+
+
 def gemma3n(config: Config, name: str, values: np.ndarray) -> Named:
     yield f"{name}.weight" if name.endswith("_scale") else name, values
 

@@ -23,7 +23,7 @@ from gguf import (
 from gguf.quants import quantize
 from safetensors.numpy import load_file
 
-from tests.llm import gguf_changes
+from tests.llm import gguf_changes, gguf_states
 from tests.llm.gguf_files import add_tensor, add_vocabulary, dequantized, finish
 from tests.llm.gguf_states import STATES, settings_of, write_state_keys
 
@@ -274,6 +274,7 @@ CHANGES: dict[str, Change] = {
     "granitemoe": _cut_rows("input_linear", ("ffn_gate_exps", "ffn_up_exps")),
     "gpt-oss": gguf_changes.gpt_oss,
     "llama4": gguf_changes.llama4,
+    "qwen3vlmoe": gguf_states.gates_apart,
     "baichuan": gguf_changes.baichuan,
     "gemma3n": gguf_changes.gemma3n,
     "gemma4": gguf_changes.gemma4,
@@ -284,6 +285,7 @@ CHANGES: dict[str, Change] = {
     "deepseek2": _latent_parts,
     "internlm2": _internlm2,
     **STATES,
+    "glm4": gguf_changes.glm4,
     "glm4moe": _corrected,
     "dots1": _corrected,
     "ernie4_5-moe": _corrected,

@@ -49,7 +49,7 @@ def write_state_keys(writer: GGUFWriter, architecture: str, config: Config) -> N
         writer.add_ssm_time_step_rank(values)
         writer.add_ssm_inner_size(config["linear_value_head_dim"] * values)
         writer.add_full_attention_interval(config.get("full_attention_interval", 4))
-        if architecture in IN_TURNS:
+        if architecture in IN_TURNS and "mrope_section" not in config["rope_parameters"]:
             writer.add_rope_dimension_sections([11, 11, 10, 0])
 
 
@@ -142,7 +142,13 @@ def _delta_rule(config: Config, name: str, values: np.ndarray) -> Named:
         if config["model_type"].startswith("qwen3_5"):
             values = _in_turns(config, leaf, values)
         yield from _renamed(name, values)
-    elif name.endswith("experts.gate_up_proj"):
+    else:
+        yield from gates_apart(config, name, values)
+
+
+def gates_apart(config: Config, name: str, values: np.ndarray) -> Named:
+    """Of stacked experts."""
+    if name.endswith("experts.gate_up_proj"):
         for part, own in zip(("gate_proj", "up_proj"), np.split(values, 2, 1), strict=True):
             yield f"{name.replace('gate_up_proj', part)}.weight", own
     else:

@@ -335,11 +335,11 @@ def check_prompt(opened: OpenedModel, reference: Any, request: Generate, images:
         images=opened.images, sounds=opened.sounds, tower=opened.tower,
     )  # fmt: skip
     prepared, engine = processor.prepare(request), opened.engine
-    ids, prompt_images = prepared.prompt_ids, prepared.options["images"]
-    features = prompt_images.between(0, len(ids))
+    ids, prompt_images = prepared.prompt_ids, prepared.options.get("images")
+    read, features, positions = prompt_images.inputs(ids, 0) if prompt_images else (ids, None, None)
     row = Row(
-        prompt_images.filled(ids, features), 0, range(-(-len(ids) // engine.block_size)), len(ids),
-        features=features, rope_positions=prompt_images.rope_positions(0, len(ids)),
+        read, 0, range(-(-len(ids) // engine.block_size)), len(ids),
+        features=features, rope_positions=positions,
     )  # fmt: skip
     logits = engine.runner.run(Step((row,)))
     assert np.abs(logits - reference.logits(ids, images)).max() < 1e-4
@@ -359,23 +359,23 @@ class Reference:
         self._options = OPTIONS.get(kind, {})
         self._is_nested = kind == "llava-onevision"  # else several images are cut as one is
         self._marks = MARKS_OF_IMAGES.get(kind)
-        self._model = transformers.AutoModelForImageTextToText.from_pretrained(
+        self.model = transformers.AutoModelForImageTextToText.from_pretrained(
             directory, dtype=torch.float32
         ).eval()
 
     def logits(self, ids: Sequence[int], images: Sequence[Image.Image]) -> np.ndarray:
         with torch.inference_mode():
-            return self._model(**self._inputs(ids, images)).logits[0].numpy()
+            return self.model(**self._inputs(ids, images)).logits[0].numpy()
 
     def vector(self, ids: Sequence[int], images: Sequence[Image.Image]) -> np.ndarray:
         """Return the state of the last token, scaled to length 1."""
         with torch.inference_mode():
-            states = self._model.model(**self._inputs(ids, images)).last_hidden_state
+            states = self.model.model(**self._inputs(ids, images)).last_hidden_state
             return torch.nn.functional.normalize(states[0, -1], dim=0).numpy()
 
     def greedy(self, ids: Sequence[int], images: Sequence[Image.Image], count: int) -> list[int]:
         with torch.inference_mode():
-            found = self._model.generate(
+            found = self.model.generate(
                 **self._inputs(ids, images),
                 max_new_tokens=count,
                 do_sample=False,
@@ -389,7 +389,7 @@ class Reference:
         if images:
             batch = [list(images)] if self._is_nested else list(images)
             prepared = self._processor(batch, return_tensors="pt", **self._options)
-            accepted = inspect.signature(self._model.forward).parameters
+            accepted = inspect.signature(self.model.forward).parameters
             inputs |= {name: x for name, x in prepared.items() if name in accepted}
         if self._is_by_size:
             inputs["mm_token_type_ids"] = (tokens == IMAGE).int()

@@ -32,8 +32,10 @@ UNUSED = re.compile(
 _NEWLINE = "image_newline"
 
 _OF_IMAGES = (  # settings of config.json that are not of the text model alone
-    "architectures", "model_type", "vision_config", "scale_factor", "mm_tokens_per_image",
-    "downsample_ratio",
+    "architectures", "model_type", "vision_config", "text_config", "scale_factor",
+    "mm_tokens_per_image", "downsample_ratio", "vision_feature_layer",
+    "vision_feature_select_strategy", "projector_hidden_act", "image_grid_pinpoints",
+    "spatial_merge_size",
 )  # fmt: skip
 
 
@@ -124,12 +126,12 @@ def _read_config(directory: Path) -> Any:
         import transformers
     except ModuleNotFoundError as error:
         raise StartError(extras.missing(error, "a model that takes images")) from error
-    if is_gguf(directory):
-        fields = find_config(directory)
-        return transformers.AutoConfig.for_model(
-            **{name: value for name, value in fields.items() if name in _OF_IMAGES}
-        )
+    fields = find_config(directory) if is_gguf(directory) else {}
     try:
+        if fields:
+            return transformers.AutoConfig.for_model(
+                **{name: value for name, value in fields.items() if name in _OF_IMAGES}
+            )
         return transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )

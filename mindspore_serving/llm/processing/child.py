@@ -31,6 +31,7 @@ from mindspore_serving.core.reading_messages import Embed, Score
 from mindspore_serving.errors import ServingError
 from mindspore_serving.isolation.fork_server import Role, answer_jobs, memory, run
 from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.checkpoint.gguf.projector import choose_projector
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.grammar.deep_stack import call_with_deep_stack
 from mindspore_serving.llm.grammar.source import is_large
@@ -70,6 +71,7 @@ def load(setup: bytes) -> Mapping[str, Role]:
     tokenizer = Tokenizer.open(directory)
     template = ChatTemplate.open(directory, tokenizer.special_tokens)
     images, sounds, limits = None, None, EngineConfig(**decoded.config)
+    choose_projector(directory, limits.mmproj)
     if decoded.card.takes_images or decoded.card.takes_sounds:
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # it warns that PyTorch is missing
         # Processors do not need PyTorch, whose import takes seconds and 400 MB.

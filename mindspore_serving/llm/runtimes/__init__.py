@@ -8,6 +8,7 @@ from typing import Any
 from mindspore_serving import extras
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.catalog import ENCODER_RUNTIMES, RUNTIMES
+from mindspore_serving.llm.checkpoint.gguf.projector import choose_projector
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.options import check_encoder, check_runtime
 from mindspore_serving.llm.parallel.expert_counts import experts_of
@@ -50,6 +51,7 @@ def open_rank(
 ) -> EmbeddingRunner:
     """Open the part of the model that the rank with `links` holds.  Raises as `open_runner`."""
     opener: OpenPart = _import(runtime, RUNTIMES[runtime].opens_rank)
+    choose_projector(Path(directory), config.mmproj)
     if links.num_local < links.size:
         check_fits(directory, links.num_local / links.size)
     grid = open_grid(links, config)

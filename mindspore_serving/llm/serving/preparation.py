@@ -40,9 +40,9 @@ WARM_AFTER = 1.0  # seconds: both take as long and the memory of a second tokeni
 _LARGE_ANSWER = 64 * 1024  # bytes of what a child returns: its grammar, or many tokens
 BATCH_BYTES = 16 << 20  # of requests whose images are computed together
 FILE_OPTIONS = (
-    "max_images", "max_image_bytes", "max_image_pixels", "image_hosts", "preparation_timeout",
-    "max_videos", "max_video_seconds", "max_video_frames", "max_documents", "max_document_pages",
-    "max_file_bytes", "max_audios", "max_audio_seconds",
+    "mmproj", "max_images", "max_image_bytes", "max_image_pixels", "image_hosts",
+    "preparation_timeout", "max_videos", "max_video_seconds", "max_video_frames", "max_documents",
+    "max_document_pages", "max_file_bytes", "max_audios", "max_audio_seconds",
 )  # fmt: skip
 
 Prepared = PreparedPrompt | PreparedTexts | PreparedEvent | None

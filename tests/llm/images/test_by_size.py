@@ -62,7 +62,7 @@ def copy(source: Path, target: Path) -> Path:
 
 
 def test_positions_are_those_of_transformers(references) -> None:
-    model, draw = references["qwen2-vl"]._model.model, np.random.default_rng(3)
+    model, draw = references["qwen2-vl"].model.model, np.random.default_rng(3)
     for _ in range(20):
         grids = [(1, *map(int, draw.integers(1, 6, 2))) for _ in range(draw.integers(1, 4))]
         kinds = [0] * int(draw.integers(1, 4))

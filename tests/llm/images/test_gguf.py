@@ -13,7 +13,7 @@ from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.runtimes.default import reason_against
 from tests.llm import seeing, seeing_gguf
-from tests.llm.images.test_tower import counted, expected, prepared
+from tests.llm.images.test_tower import FORMS, counted, expected, prepared, shaken
 
 pytestmark = pytest.mark.torch
 
@@ -35,15 +35,14 @@ def paths(sources, tmp_path_factory):
     return {kind: seeing_gguf.write(path, kind, directory / kind) for kind, path in sources.items()}
 
 
-@pytest.mark.parametrize("kind", seeing_gguf.KINDS)
-def test_vectors_of_images_are_those_of_transformers(kind, sources, paths):
-    images = prepared(paths[kind], *IMAGES)
-    for image, again in zip(images, prepared(sources[kind], *IMAGES), strict=True):
+def check_vectors(source, path, tower, model=None):
+    """Compare the vectors of images, and what their processors make of them, with transformers."""
+    images = prepared(path, *IMAGES)
+    for image, again in zip(images, prepared(source, *IMAGES), strict=True):
         assert np.array_equal(
             image.inputs["pixel_values"].array(), again.inputs["pixel_values"].array()
         )
-    vectors = [expected(sources[kind], image) for image in images]
-    tower = Tower.open(paths[kind], EngineConfig(dtype="f32"))
+    vectors = [expected(source, image, model) for image in images]
     for (_, rows), reference in zip(tower.compute(counted(images, vectors)), vectors, strict=True):
         assert np.abs(reference).max() > 0.1
         assert np.abs(rows - reference).max() < 2e-5
@@ -66,8 +65,40 @@ def test_a_language_model_with_its_tower_answers_as_transformers(kind, sources, 
     reference = seeing.Reference(sources[kind], kind)
     try:
         assert opened.runtime == "openvino"
+        check_vectors(sources[kind], paths[kind], opened.tower, reference.model.model)
         params = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
         seeing.check(opened, reference, (IMAGES[0], "Is it as ", IMAGES[1], "?"), params)
+        seeing.check(opened, reference, ("Is it?",), params)
+    finally:
+        opened.engine.close()
+
+
+@pytest.mark.parametrize("form", ["three layers", "clipped matrices"])
+def test_further_forms_of_towers_give_the_vectors_of_transformers(form, tmp_path, monkeypatch):
+    kind, settings, of_tower = FORMS[form]
+    prefix, text_model, more, processor = seeing.KINDS[kind]
+    more = {**more, **settings, "vision_config": {**more["vision_config"], **of_tower}}
+    monkeypatch.setitem(seeing.KINDS, kind, (prefix, text_model, more, processor))
+    source = shaken(seeing.build(tmp_path, kind))
+    path = seeing_gguf.write(source, kind, tmp_path / "gguf")
+    check_vectors(source, path, Tower.open(path, EngineConfig(dtype="f32")))
+
+
+def test_the_unknown_token_stands_for_images_where_there_is_no_other(tmp_path, monkeypatch):
+    kind, unknown = "llava", 0
+    template = "{% for message in messages %}user:{{ message['content'] }}{% endfor %}"
+    monkeypatch.setattr(seeing, "IMAGE", unknown)
+    monkeypatch.setattr(seeing, "TEMPLATE", template)
+    monkeypatch.setitem(seeing_gguf.KINDS, kind, (*seeing_gguf.KINDS[kind][:2], "<unk>"))
+    monkeypatch.setitem(seeing_gguf.MARKS, kind, {3: "<other>"})
+    source = seeing.build(tmp_path, kind)
+    opened = open_model(
+        seeing_gguf.write(source, kind, tmp_path / "gguf"), "auto", make_config(OPTIONS)
+    )
+    try:
+        params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
+        reference = seeing.Reference(source, kind)
+        seeing.check(opened, reference, ("Is ", IMAGES[0], " as ", IMAGES[1], "?"), params)
     finally:
         opened.engine.close()
 

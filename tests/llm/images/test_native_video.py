@@ -92,7 +92,7 @@ def reference(kind, model, ids, clip):
     [*((kind, "openvino") for kind in KINDS), ("qwen2.5-vl", "torch"), ("glm4v", "torch")],
 )
 def test_answers_about_a_video_are_those_of_transformers(kind, runtime, directories, clip):
-    model = seeing.Reference(directories[kind], kind)._model
+    model = seeing.Reference(directories[kind], kind).model
     params = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
     with LLM(directories[kind], runtime, **OPTIONS, max_video_frames=FRAMES) as llm:
         messages = content(clip, {"type": "text", "text": "What?"})
@@ -141,7 +141,7 @@ def test_times_between_frames_are_those_of_transformers():
 
 
 def test_positions_in_time_are_those_of_transformers(directories):
-    model = seeing.Reference(directories["qwen2.5-vl"], "qwen2.5-vl")._model.model
+    model = seeing.Reference(directories["qwen2.5-vl"], "qwen2.5-vl").model.model
     draw = np.random.default_rng(5)
     for _ in range(20):
         pairs, height, width = map(int, draw.integers(1, 6, 3))

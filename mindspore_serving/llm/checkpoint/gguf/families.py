@@ -24,6 +24,8 @@ class Family:
         sizes: key of config.json -> that after "{architecture}.", in addition to the common ones.
         tensors: role -> name, where it differs from the description's.
         pairs: rows of queries and keys are in the order of rotated pairs.
+        halves_in_parts: with positions in time, height and width they are in the order of halves,
+            where the description has pairs.
         read: returns the settings that follow from more than one key.
         state_head: key of config.json for the size of a value head, for layers with a state.
         in_turns: value heads that share a key head are interleaved.
@@ -34,6 +36,7 @@ class Family:
     sizes: Mapping[str, str] = field(default_factory=dict)
     tensors: Mapping[str, str] = field(default_factory=dict)
     pairs: bool = False
+    halves_in_parts: bool = False
     read: Callable[[GgufFile], Settings] | None = None
     state_head: str = ""
     interleaved: bool = False
@@ -130,6 +133,7 @@ FAMILIES: dict[str, Family] = {
     "qwen3": Family(name="Qwen3ForCausalLM"),
     "qwen3vl": Family(name="Qwen3ForCausalLM"),
     "qwen3moe": Family(name="Qwen3MoeForCausalLM", fixed=SUMMED),
+    "qwen3vlmoe": Family(name="Qwen3MoeForCausalLM", fixed=SUMMED),
     "qwen2moe": Family(name="Qwen2MoeForCausalLM"),
     "phi3": Family(name="Phi3ForCausalLM"),
     "gemma": Family(name="GemmaForCausalLM", fixed=GELU),
@@ -143,7 +147,7 @@ FAMILIES: dict[str, Family] = {
     ),
     "gpt-oss": Family(name="GptOssForCausalLM"),
     "chatglm": Family(name="GlmForCausalLM"),
-    "glm4": Family(name="Glm4ForCausalLM"),
+    "glm4": Family(name="Glm4ForCausalLM", halves_in_parts=True),
     "glm4moe": Family(name="Glm4MoeForCausalLM"),
     "granite": Family(name="GraniteForCausalLM", sizes=GRANITE, pairs=True),
     "granitemoe": Family(name="GraniteMoeForCausalLM", sizes=GRANITE, pairs=True),

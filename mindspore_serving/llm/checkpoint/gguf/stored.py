@@ -56,6 +56,14 @@ def joined(blocks: tuple[Blocks, Blocks]) -> StoredTensor:
     return QuantizedTensor("joined", shape, first.rows, read, is_packed=False)
 
 
+def halves(count: int, heads: int) -> Order:
+    """Return the order 0, 2, 4 .. 1, 3, 5 of the rows of each head.
+
+    Rotated pairs are adjacent in llama.cpp and half a head apart in checkpoints.
+    """
+    return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
+
+
 def floats_of(blocks: Blocks) -> npt.NDArray[np.float32]:
     """Return the numbers of a tensor, in its shape."""
     if blocks.kind in FORMATS:

@@ -29,6 +29,7 @@ from mindspore_serving.llm.checkpoint.gguf.stored import (
     LATENT_KEYS,
     LATENT_VALUES,
     Order,
+    halves,
     joined,
     latent_expansion,
     stored,
@@ -258,9 +259,7 @@ def _gated(tensor: _Tensor) -> Named:
 
 def _of_layer(tensor: _Tensor) -> Named:
     model, blocks = tensor.model, tensor.blocks
-    rows = None
-    if model.family.pairs and tensor.role in ("attn_q", "attn_k"):
-        rows = _halves(blocks.shape[0], _heads(tensor))
+    rows = _order(tensor) if tensor.role in ("attn_q", "attn_k") else None
     if tensor.role == CONVOLUTION and tensor.leaf == "weight":  # depthwise
         blocks = replace(blocks, shape=(blocks.shape[0], 1, *blocks.shape[1:]))
     is_matrix = tensor.leaf == "weight" and len(blocks.shape) == 2
@@ -283,6 +282,28 @@ _KINDS: tuple[tuple[Callable[[_Tensor], bool], Callable[[_Tensor], Named]], ...]
 """Kinds of tensors of a layer, and how each is converted; the first match counts."""
 
 
+def _order(tensor: _Tensor) -> Order | None:
+    """Return the order of the rows of queries or keys; None if it is the file's."""
+    model, count = tensor.model, tensor.blocks.shape[0]
+    if model.family.pairs:
+        return halves(count, _heads(tensor))
+    name = model.file.metadata[ARCHITECTURE]
+    if not model.family.halves_in_parts or f"{name}.rope.dimension_sections" not in (
+        model.file.metadata
+    ):
+        return None
+    each = np.arange(count).reshape(_heads(tensor), -1)
+    rotated = model.file.metadata.get(f"{name}.rope.dimension_count", each.shape[1])
+    if type(rotated) is not int or rotated % 2 or not 0 < rotated <= each.shape[1]:
+        raise StartError(
+            f"{model.file.path} has {name}.rope.dimension_count {rotated!r}, expected an even "
+            f"number up to {each.shape[1]}"
+        )
+    pairs = each[:, :rotated].reshape(len(each), 2, -1).swapaxes(1, 2).reshape(len(each), -1)
+    order: Order = np.concatenate([pairs, each[:, rotated:]], 1).ravel()
+    return order
+
+
 def _heads(tensor: _Tensor) -> int:
     """Return the number of heads.  Raises StartError unless it fits the rows."""
     config = tensor.model.config
@@ -294,14 +315,6 @@ def _heads(tensor: _Tensor) -> int:
             f"tensor {tensor.name!r} has {count} rows, expected {heads} heads of pairs"
         )
     return heads
-
-
-def _halves(count: int, heads: int) -> Order:
-    """Return the order 0, 2, 4 .. 1, 3, 5 of the rows of each head.
-
-    Rotated pairs are adjacent in llama.cpp and half a head apart in checkpoints.
-    """
-    return np.arange(count).reshape(heads, -1, 2).swapaxes(1, 2).ravel()
 
 
 def _minus_one(name: str, tensor: StoredTensor) -> StoredTensor:
