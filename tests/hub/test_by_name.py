@@ -100,7 +100,8 @@ CONFIG = """
 from mindspore_serving.server import register
 
 register.declare_llm(
-    "hf://tiny/novels", draft="tiny/novels", adapters={"style": "tiny/style", "sql": "loras/sql"}
+    "hf://tiny/novels", draft="tiny/novels", mmproj="tower.gguf",
+    adapters={"style": "tiny/style", "sql": "loras/sql"},
 )
 """
 
@@ -117,6 +118,7 @@ def test_a_declared_model_is_downloaded_before_a_worker_starts(
     language = load(str(tmp_path), "writer").language
     assert language is not None
     assert language.path == language.options["draft"] == str(novels)
+    assert language.options["mmproj"] == str(tmp_path / "writer" / "tower.gguf")
     assert Path(language.options["adapters"]["style"]).name == COMMIT
     assert language.options["adapters"]["sql"] == "loras/sql"
     assert hub.log == []
