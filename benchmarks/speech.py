@@ -4,8 +4,9 @@
 
 DIRECTORY is Whisper in CTranslate2's form; ENV an environment with faster-whisper.  `beam=5` of a
 side of ours is the beam search, as the last number of theirs.  `--genai` adds OpenVINO GenAI, whose
-model `optimum-cli export openvino --task automatic-speech-recognition-with-past` makes.  espeak-ng
-speaks twenty sentences.
+model `optimum-cli export openvino --task automatic-speech-recognition-with-past` makes.  With
+`--sides ours,dtype=f32 moonshine-voice,assets/tiny-en` DIRECTORY is Moonshine tiny, beside the
+package moonshine-voice with the directory of its files.  espeak-ng speaks twenty sentences.
 Each side writes them down one after another ("single"), and as one recording that it cuts
 ("whole"); ours also as requests at once ("together").  It prints the rate of
 words that are wrong, and the seconds of sound for a second of time and of processor time.
@@ -22,6 +23,7 @@ import tempfile
 import threading
 import time
 import wave
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +176,29 @@ def run_genai(directory: str, paths: list[Path], precision: str, beam: int) -> N
         options |= {"return_timestamps": len(samples) > 30 * 16_000}
         return str(pipeline.generate(samples.tolist(), **options))
 
+    measure(f"genai {precision} beam {beam}", paths, write)
+
+
+def run_moonshine_voice(directory: str, paths: list[Path]) -> None:
+    from moonshine_voice.moonshine_api import ModelArch  # type: ignore[import]
+    from moonshine_voice.transcriber import Transcriber  # type: ignore[import]
+
+    from mindspore_serving.llm.sounds.decoding import read_sound
+
+    transcriber = Transcriber(directory, ModelArch.TINY)
+
+    def write(path: Path) -> str:
+        samples = read_sound(path.read_bytes(), 600).astype("float32") / 32768
+        lines = transcriber.transcribe_without_streaming(samples.tolist(), 16_000).lines
+        return " ".join(line.text for line in lines)
+
+    measure("moonshine-voice", paths, write)
+
+
+def measure(name: str, paths: list[Path], write: Callable[[Path], str]) -> None:
     *single, whole = paths
     write(single[0])
-    name, total = f"genai {precision} beam {beam}", sum(map(seconds_of, single))
+    total = sum(map(seconds_of, single))
     began = time.perf_counter(), time.process_time()
     report(name, "single", [write(path) for path in single], total, began)
     began = time.perf_counter(), time.process_time()
@@ -201,6 +223,8 @@ def main() -> None:
         if kind == "ours":
             options = dict(option.split("=") for option in rest)
             run_ours(arguments.directory, paths, options, " ".join(["ours", *rest]))
+        elif kind == "moonshine-voice":
+            run_moonshine_voice(rest[0], paths)
         elif kind == "genai":
             run_genai(arguments.genai, paths, rest[0], int(rest[1]))
         else:
@@ -218,7 +242,8 @@ def main() -> None:
         speak(Path(sounds))
         for _ in range(arguments.turns):
             for side in sides:
-                pythons = {"ours": sys.executable, "genai": arguments.genai_python}
+                pythons = dict.fromkeys(("ours", "moonshine-voice"), sys.executable)
+                pythons |= {"genai": arguments.genai_python}
                 python = pythons.get(side.partition(",")[0], arguments.python)
                 command = [python, __file__, arguments.directory, "--side", side]
                 command += ["--genai", arguments.genai] if arguments.genai else []

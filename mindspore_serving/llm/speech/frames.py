@@ -20,7 +20,7 @@ from mindspore_serving.llm.speech.models import SpeechModel
 from mindspore_serving.llm.speech.pieces import SoundPiece
 from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.rules import Floats
-from mindspore_serving.llm.speech.runner import infer, open_weights
+from mindspore_serving.llm.speech.runner import FEW_KERNELS, infer, open_weights
 
 MIN_SOUND = RATE // 10  # samples; silence follows a shorter sound
 _PAUSE, _LONG = 0.8, 7.0  # seconds without a word that end a segment, and of a segment
@@ -51,7 +51,7 @@ class FrameRunner:
         self.precision, self._num_bins = options.precision, model.sizes.num_bins
         self._tokens = model.tokens
         graph = ConformerGraph(weights, model.sizes).build()
-        properties = options.properties(weights.constants.group)
+        properties = {**options.properties(weights.constants.group), **FEW_KERNELS}
         self._request = compile_graph(graph, properties).create_infer_request()
         self._kept = weights.constants.kept
         self.compute(np.zeros(RATE, np.float32))  # not first with one frame, as `SpeechRunner`
