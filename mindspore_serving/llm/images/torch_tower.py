@@ -93,6 +93,10 @@ def _qwen2_audio(model: Any, inputs: dict[str, Any]) -> Any:
     return torch.cat([each[:count] for each, count in zip(vectors, counts, strict=True)])
 
 
+def _projected(model: Any, inputs: dict[str, Any]) -> Any:
+    return model.get_audio_features(**inputs, return_dict=True).pooler_output
+
+
 def _gemma4(model: Any, inputs: dict[str, Any]) -> Any:
     """Return the vectors that are not of padding."""
     output = model.get_audio_features(**inputs, return_dict=True)
@@ -142,4 +146,6 @@ _SOUNDS: dict[str, Compute] = {
     "gemma3n": _gemma3n,
     "gemma4": _gemma4,
     "qwen2_audio": _qwen2_audio,
+    "qwen3_asr": _projected,
+    "voxtral": _projected,
 }
