@@ -87,7 +87,7 @@ OTHER_TOKENS = ["<end_of_picture>", "<picture>", "<end_of_audio>", "<audio>"]
 SECONDS = {
     "qwen3-omni": 10,
     "qwen2-audio": 2,
-        "voxtral": 2,
+    "voxtral": 2,
     "qwen2.5-omni": 10,
 }  # longest sound, as their extractors have it
 KINDS = {  # and their classes

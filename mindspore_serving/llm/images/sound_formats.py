@@ -35,6 +35,7 @@ class SoundFormat:
         around: text before and after these.
         ends_in_vector: the last vector is that of the token after them.
         fill_id, is_bidirectional, merge_size: as in `ImagePromptFormat`.
+        library_class: the feature extractor in place of that which the model's files name.
     """
 
     token_id: int
@@ -46,6 +47,7 @@ class SoundFormat:
     fill_id: int | None = None
     is_bidirectional: bool = False
     merge_size: int = 0
+    library_class: str = "AutoFeatureExtractor"
 
     @property
     def vector_ids(self) -> set[int]:
@@ -78,15 +80,19 @@ def _qwen3_omni(config: Config) -> SoundFormat:
 
 def _qwen3_asr(config: Config) -> SoundFormat:
     extract = partial(_qwen3_asr_features, _window(config))
-    return SoundFormat(id_of(config, "audio_token"), extract, lambda _: _LONGEST)
+    return SoundFormat(
+        id_of(config, "audio_token"), extract, lambda _: _LONGEST,
+        library_class="WhisperFeatureExtractor",  # the model's needs PyTorch, for the same features
+    )  # fmt: skip
 
 
 def _voxtral(config: Config) -> SoundFormat:
     token_id = id_of(config, "audio_token")
     frame = (token_id + 1,)  # [BEGIN_AUDIO] of tekken.json, which config.json does not name
     sizes = config.get("audio_config") or {}
-    positions, width = size_of(sizes, "max_source_positions", 1500), size_of(sizes, "hidden_size", 1280)
-    count = positions * width // size_of(sizes, "intermediate_size", 5120)
+    positions = size_of(sizes, "max_source_positions", 1500)
+    widths = size_of(sizes, "hidden_size", 1280), size_of(sizes, "intermediate_size", 5120)
+    count = positions * widths[0] // widths[1]
     return SoundFormat(token_id, partial(_voxtral_features, count), lambda _: _LONGEST, frame)
 
 
