@@ -9,7 +9,7 @@ from mindspore_serving import file_check
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TASK_OPTIONS, ZERO_SHOT, TaskSpec, task_of
 from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES, OURS
-from mindspore_serving.llm.chat.transcription_forms import find_form
+from mindspore_serving.llm.chat.transcription_formats import find_transcription_format
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
@@ -52,7 +52,7 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     if not task or name in (*ARCHITECTURES, *SEQ2SEQ) or _is_reader_body(config, spec):
         add_generate(declaration)
         is_ours = spec.engine == OURS and spec.options.get("max_audios", True)
-        if is_ours and find_form(name) is not None:
+        if is_ours and find_transcription_format(name) is not None:
             add_transcribe(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime

@@ -18,7 +18,7 @@ from mindspore_serving.core.llm_messages import Chunk, Event, Finished, Generate
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.speech_messages import Heard, SpokenSegment, Transcribe, Transcribed
 from mindspore_serving.isolation.pool import PoolJob
-from mindspore_serving.llm.chat.transcription_forms import AnswerText, TranscriptionForm
+from mindspore_serving.llm.chat.transcription_formats import AnswerText, TranscriptionFormat
 from mindspore_serving.llm.sounds.decoding import Samples
 from mindspore_serving.llm.sounds.features import RATE
 from mindspore_serving.llm.speech.pieces import SoundPiece, cut
@@ -53,10 +53,10 @@ class RecordingEvents:
     def __init__(
         self,
         body: Transcribe,
-        form: TranscriptionForm,
+        row: TranscriptionFormat,
         start: Callable[[StartedPiece, Generate], None],
     ) -> None:
-        self._form, self._start = form, start
+        self._format, self._start = row, start
         self._body = structs.replace(body, file=b"")
         self.job: PoolJob | None = None  # that decodes it
         self._samples: Samples | None = None
@@ -137,16 +137,16 @@ class RecordingEvents:
     def _start_piece(self, sound: SoundPiece) -> None:
         assert self._samples is not None
         body = self._body
-        piece = StartedPiece(sound, AnswerText(self._form, body.language))
+        piece = StartedPiece(sound, AnswerText(self._format, body.language))
         self.started.append(piece)
         samples = self._samples[sound.begin : sound.end]
         part = {"type": "input_audio", "input_audio": {"data": _wav(samples)}, "field": "file"}
         context = [{"role": "system", "content": body.prompt}] if body.prompt else []
-        language = self._form.languages.get(body.language, "")
+        language = self._format.languages.get(body.language, "")
         params = SamplingParams(max_tokens=MAX_TOKENS, temperature=body.temperature, seed=0)
         request = Generate(
             messages=[*context, {"role": "user", "content": [part]}],
-            answer_start=self._form.start(language),
+            answer_start=self._format.start(language),
             params=params,
             is_stream=True,
         )

@@ -11,9 +11,9 @@ from mindspore_serving.core.llm_messages import Chunk, Generate, LLMRequest, Ref
 from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import InvalidField, Overloaded, ServingError
 from mindspore_serving.isolation.pool import JobFailure
-from mindspore_serving.llm.chat.transcription_forms import TranscriptionForm
+from mindspore_serving.llm.chat.transcription_formats import TranscriptionFormat
 from mindspore_serving.llm.loader import OpenedModel
-from mindspore_serving.llm.serving.async_engine import AsyncEngine, ItemLane, OpenRequest
+from mindspore_serving.llm.serving.async_engine import AsyncEngine, ItemLane, UnansweredRequest
 from mindspore_serving.llm.serving.recording import Timeline
 from mindspore_serving.llm.serving.sinks import Sink
 from mindspore_serving.llm.speech.decoding_pool import (
@@ -26,17 +26,17 @@ from mindspore_serving.llm.speech.recording import RecordingEvents, StartedPiece
 
 
 class TranscribingEngine(AsyncEngine):
-    """Owner of the step loop of one model, which is asked for texts of sounds in its `form`."""
+    """Owner of the step loop of one model, whose transcriptions have the format `row`."""
 
     def __init__(
         self,
         opened: OpenedModel,
-        form: TranscriptionForm,
+        row: TranscriptionFormat,
         wake: Callable[[], None],
         steps: ItemLane | None = None,
     ) -> None:
         super().__init__(opened, wake, steps)
-        self._form, self._pool = form, open_pool(opened.config)
+        self._format, self._pool = row, open_pool(opened.config)
 
     def accept(
         self,
@@ -51,15 +51,15 @@ class TranscribingEngine(AsyncEngine):
             return super().accept(request, sink, item_id, log_id, timeline)
         request_id = str(next(self._ids))
 
-        def start(piece: StartedPiece, asked: Generate) -> None:
+        def start(piece: StartedPiece, request_of_piece: Generate) -> None:
             take = partial(self._take_piece, request_id, piece)
             if request_id in self._open:
-                piece.request_id = self.accept(asked, take, item_id, log_id)
+                piece.request_id = self.accept(request_of_piece, take, item_id, log_id)
             if request_id not in self._open:  # it was cancelled by another thread
                 self.cancel(piece.request_id)
 
-        recording = RecordingEvents(request, self._form, start)
-        self._open[request_id] = OpenRequest(recording, sink, item_id, log_id)
+        recording = RecordingEvents(request, self._format, start)
+        self._open[request_id] = UnansweredRequest(recording, sink, item_id, log_id)
         try:
             self._check(request)
             done = partial(self._take_sound, request_id)
@@ -77,7 +77,7 @@ class TranscribingEngine(AsyncEngine):
         """Raise InvalidField or Overloaded for a request that is not started."""
         if len(self._recordings()) > MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} recordings are waiting, the most; try again")
-        languages = self._form.languages
+        languages = self._format.languages
         if request.language and request.language not in languages:
             problem = f"is {request.language!r:.40}, expected one of {', '.join(languages)}"
             raise InvalidField("language", problem)
@@ -86,7 +86,7 @@ class TranscribingEngine(AsyncEngine):
         if request.has_times or request.has_words:
             problem = "has times, which this model does not write: expected json or text"
             raise InvalidField("response_format", problem)
-        if request.prompt and not self._form.takes_prompt:
+        if request.prompt and not self._format.takes_prompt:
             raise InvalidField("prompt", "is set, expected none: this model takes sounds alone")
         if request.beam_size > 1:
             problem = f"is {request.beam_size}, expected 1: this model has no beam search"

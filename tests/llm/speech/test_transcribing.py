@@ -9,7 +9,7 @@ from transformers.models.qwen3_asr import processing_qwen3_asr as library
 
 from mindspore_serving.core.llm_messages import Chunk, Finished, Refused
 from mindspore_serving.core.speech_messages import Transcribe, Transcribed
-from mindspore_serving.llm.chat.transcription_forms import FORMS, AnswerText
+from mindspore_serving.llm.chat.transcription_formats import FORMATS, AnswerText
 from mindspore_serving.llm.loader import open_model
 from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.speech import recording
@@ -21,7 +21,10 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.torch
 OPTIONS = {"dtype": "f32", "kv_cache_memory": 16 << 20, "max_audio_seconds": 100}
-QWEN, VOXTRAL = FORMS["Qwen3ASRForConditionalGeneration"], FORMS["VoxtralForConditionalGeneration"]
+QWEN, VOXTRAL = (
+    FORMATS["Qwen3ASRForConditionalGeneration"],
+    FORMATS["VoxtralForConditionalGeneration"],
+)
 SHORT, LONG = listening.sound(1, 1.3), listening.sound(2, 62.0)
 
 
@@ -31,8 +34,8 @@ class Model:
     def __init__(self, parent, kind):
         directory = transcribers.build(parent, kind)
         opened = open_model(directory, "openvino", make_config(OPTIONS))
-        form = opened.transcription_form
-        self.client = SoundClient(TranscribingEngine(opened, form, lambda: None))
+        row = opened.transcription_format
+        self.client = SoundClient(TranscribingEngine(opened, row, lambda: None))
         self.reference = transcribers.Transcriber(directory, kind)
 
     def events(self, *requests):
@@ -89,7 +92,7 @@ def test_texts_of_recordings_sent_at_once_are_those_of_transformers(models, kind
         assert min(end.num_prompt_tokens, end.num_generated_tokens) > 0
 
 
-def test_a_text_is_sent_in_order_while_it_is_written():
+def test_deltas_of_pieces_are_sent_in_order():
     started = []
     events = RecordingEvents(asked(LONG), QWEN, lambda piece, request: started.append(piece))
     sent = [events.take("", LONG)]
@@ -105,8 +108,8 @@ def test_a_text_is_sent_in_order_while_it_is_written():
     write(first, "Tag. ", is_last=True)
     write(second, "rains.", is_last=True)
     write(third, "language None<asr_text>", is_last=True)
-    texts = [[row.text for event in each for row in getattr(event, "segments", ())] for each in sent]
-    assert texts == [[], [], [], ["Guten"], [" Tag.", " It"], [" rains."], []]
+    texts = [[row.text for row in each[0].segments] for each in sent[:-1] if each]
+    assert texts == [["Guten"], [" Tag.", " It"], [" rains."]]
     assert sent[-1] == [Transcribed("de", 62.0, 0, 9)]
 
 
@@ -127,7 +130,7 @@ def test_texts_of_pieces_are_joined_as_their_scripts_are(texts, joined):
     assert text_of(sent) == joined
 
 
-def test_silence_has_no_text_and_a_very_short_recording_has_one(models):
+def test_silence_has_no_text_and_a_very_short_recording_has_some(models):
     silence = np.zeros(listening.RATE, np.int16)
     silent, brief = models["qwen3-asr"].events(asked(silence), asked(SHORT[:100]))
     assert [type(event) for event in silent] == [Transcribed]

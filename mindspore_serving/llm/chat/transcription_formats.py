@@ -10,7 +10,7 @@ _MAX_HEADER = 64  # characters before the text of an answer, at most
 
 
 @dataclass(frozen=True, slots=True)
-class TranscriptionForm:
+class TranscriptionFormat:
     """Requests and answers of one family.
 
     The prompt is a conversation: the text of the client for the system, the sound of the user, and
@@ -36,16 +36,16 @@ class AnswerText:
     `language` is the code of that which the model has told, `code` if it tells none.
     """
 
-    def __init__(self, form: TranscriptionForm, code: str) -> None:
-        self._form, self.language = form, code
-        self._header = "" if form.header is not None and not code else None
+    def __init__(self, row: TranscriptionFormat, code: str) -> None:
+        self._format, self.language = row, code
+        self._header = "" if row.header is not None and not code else None
 
     def add(self, text: str) -> str:
         """Take more of the answer; return what belongs to the text."""
-        if self._header is None or self._form.header is None:
+        if self._header is None or self._format.header is None:
             return text
         self._header += text
-        before, behind = self._form.header
+        before, behind = self._format.header
         language, mark, rest = self._header.removeprefix(before).partition(behind)
         if not self._header.startswith(before[: len(self._header)]):
             return self.end()
@@ -61,13 +61,13 @@ class AnswerText:
         return held
 
     def _code(self, language: str) -> str:
-        codes = {name: code for code, name in self._form.languages.items()}
+        codes = {name: code for code, name in self._format.languages.items()}
         return codes.get(language, "")
 
 
-def find_form(architecture: str) -> TranscriptionForm | None:
-    """Return the form of an architecture; None if its models are not made to transcribe."""
-    return FORMS.get(architecture)
+def find_transcription_format(architecture: str) -> TranscriptionFormat | None:
+    """Return the row of an architecture; None if its models are not made to transcribe."""
+    return FORMATS.get(architecture)
 
 
 def _qwen_start(language: str) -> str:
@@ -87,11 +87,11 @@ _QWEN_LANGUAGES = {
     "tr": "Turkish", "vi": "Vietnamese", "yue": "Cantonese", "zh": "Chinese",
 }  # fmt: skip
 _VOXTRAL_LANGUAGES = ("ar", "de", "en", "es", "fr", "hi", "it", "nl", "pt")
-FORMS = {
-    "Qwen3ASRForConditionalGeneration": TranscriptionForm(
+FORMATS = {
+    "Qwen3ASRForConditionalGeneration": TranscriptionFormat(
         _QWEN_LANGUAGES, _qwen_start, takes_prompt=True, header=("language ", "<asr_text>")
     ),
-    "VoxtralForConditionalGeneration": TranscriptionForm(
+    "VoxtralForConditionalGeneration": TranscriptionFormat(
         {code: code for code in _VOXTRAL_LANGUAGES}, _voxtral_start
     ),
 }
