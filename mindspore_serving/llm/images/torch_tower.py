@@ -121,6 +121,33 @@ def _gemma3n(model: Any, inputs: dict[str, Any]) -> Any:
     return padded.flatten(0, 1)
 
 
+def library_form(settings: Any) -> tuple[Any, dict[str, str] | None]:
+    """Return the settings and the new names of tensors by which the library reads a checkpoint.
+
+    It reads Qwen3-ASR in another form than its makers publish; other settings are returned as they
+    are, without names.
+    """
+    thinker = getattr(settings, "thinker_config", None)
+    if settings.model_type != "qwen3_asr" or not isinstance(thinker, dict):
+        return settings, None
+    sounds, width = thinker["audio_config"], thinker["text_config"]["hidden_size"]
+    changed = type(settings)(
+        audio_config={"n_window": 100, "n_window_infer": 400, **sounds, "model_type": _ENCODER},
+        text_config={"model_type": "qwen3", "hidden_size": width},
+        audio_token_id=thinker["audio_token_id"],
+    )
+    return changed, _OF_THINKER
+
+
+_ENCODER = "qwen3_asr_encoder"
+_OF_THINKER = {  # by patterns
+    r"^thinker\.audio_tower\.proj([12])": r"model.multi_modal_projector.linear_\1",
+    r"^thinker\.audio_tower": "model.audio_tower",
+    r"^thinker\.model": "model.language_model",
+    r"^thinker\.lm_head": "lm_head",
+}
+
+
 def sound_part(model_type: str) -> Any:
     """Return the library's class for the sound tower alone, where that is loaded alone, or None.
 
