@@ -190,7 +190,7 @@ def test_files_of_the_whole_model_say_that_the_speaking_part_is_left_out(
     assert "2 of the part that speaks: answers are texts" in caplog.text
 
 
-def test_qwen3_asr_is_read_as_its_makers_publish_it(directories, references, tmp_path):
+def test_files_of_qwen3_asr_are_read_as_published(directories, references, tmp_path):
     """With settings and tensors of a thinker, as vLLM reads them, too."""
     names = {
         "model.multi_modal_projector.linear_": "thinker.audio_tower.proj",
