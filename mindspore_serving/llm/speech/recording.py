@@ -59,7 +59,9 @@ class RecordingEvents:
         self._format, self._start = row, start
         self._body = structs.replace(body, file=b"")
         self.job: PoolJob | None = None  # that decodes it
+        self.num_bytes = 0  # of its samples, which the engine counts
         self._samples: Samples | None = None
+        self._seconds = 0.0
         self._waiting: deque[SoundPiece] = deque()
         self.started: deque[StartedPiece] = deque()
         self._begins = True  # the next text is the first of its piece
@@ -69,11 +71,6 @@ class RecordingEvents:
         self._num_prompt = self._num_generated = 0
 
     @property
-    def num_bytes(self) -> int:
-        """Size of its samples."""
-        return 0 if self._samples is None else self._samples.nbytes
-
-    @property
     def is_done(self) -> bool:
         """True if all texts are sent."""
         return self._samples is not None and not self._waiting and not self.started
@@ -81,7 +78,7 @@ class RecordingEvents:
     def take(self, _: str, output: Samples | PieceEvents) -> list[Event]:
         """Return the events that samples, or events of a piece, make."""
         if isinstance(output, np.ndarray):
-            self._samples = output
+            self._samples, self._seconds = output, len(output) / RATE
             self._waiting.extend(cut(output))
         else:
             self._add(*output)
@@ -90,9 +87,8 @@ class RecordingEvents:
         while self._waiting and len(self.started) < MAX_STARTED:
             self._start_piece(self._waiting.popleft())
         if self.is_done:
-            seconds = self.num_bytes / 2 / RATE
             counts = self._num_prompt, self._num_generated
-            events.append(Transcribed(self._language, seconds, *counts))
+            events.append(Transcribed(self._language, self._seconds, *counts))
         return events
 
     def _add(self, piece: StartedPiece, events: list[Event]) -> None:

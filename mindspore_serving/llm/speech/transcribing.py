@@ -107,11 +107,16 @@ class TranscribingEngine(AsyncEngine):
 
     def _take_sound(self, request_id: str, answer: bytes | JobFailure) -> None:
         """Take a decoded recording, on a thread of the pool."""
+        entry = self._open.get(request_id)
+        if entry is None:
+            return  # it was cancelled
         try:
             samples = samples_of(answer)
-            held = sum(recording.num_bytes for recording in self._recordings())
-            if held and held + samples.nbytes > MAX_SOUND:
-                raise Overloaded("too many recordings are in memory; try again")
+            with self._lock:
+                held = sum(recording.num_bytes for recording in self._recordings())
+                if held and held + samples.nbytes > MAX_SOUND:
+                    raise Overloaded("too many recordings are in memory; try again")
+                entry.answer.num_bytes = samples.nbytes
             self._put([(request_id, samples)])
         except ServingError as error:
             self._fail(request_id, error)
