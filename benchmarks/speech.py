@@ -102,6 +102,7 @@ def run_ours(directory: str, paths: list[Path], options: dict[str, Any], name: s
     beam_size = int(options.pop("beam", 1))
     ready = threading.Event()
     engine = SpeechEngine(directory, EngineConfig(**options), ready.set)
+    language = "en" if engine.card.languages else ""
 
     def write(files: list[Path]) -> list[str]:
         texts, ended = [""] * len(files), []
@@ -115,7 +116,7 @@ def run_ours(directory: str, paths: list[Path], options: dict[str, Any], name: s
                 if is_last:
                     ended.append(index)
 
-            request = Transcribe(file=path.read_bytes(), language="en", beam_size=beam_size)
+            request = Transcribe(file=path.read_bytes(), language=language, beam_size=beam_size)
             engine.accept(request, take)
         while len(ended) < len(files):
             ready.wait(1)

@@ -31,7 +31,7 @@ from mindspore_serving.llm.inspection import (
     summarize_checkpoint,
     summarize_config,
 )
-from mindspore_serving.llm.speech.settings import ARCHITECTURE, is_speech, open_speech_model
+from mindspore_serving.llm.speech.settings import is_speech, open_speech_model
 from mindspore_serving.llm.voices.settings import open_voices
 from mindspore_serving.servable import archive, bare, repository
 from mindspore_serving.servable.discovery import discover
@@ -182,8 +182,8 @@ def _speech(location: str) -> Card:
         return {"kind": SPEECH, "problem": str(error)}
     return {
         "kind": SPEECH,
-        "architecture": ARCHITECTURE,
-        "languages": sorted(model.tokens.languages) or ["en"],
+        "architecture": model.family.architecture,
+        "languages": list(model.languages),
         "problem": "",
         "runtime": OPENVINO,
         "devices": ["cpu"],

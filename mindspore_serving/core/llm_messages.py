@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
 from mindspore_serving.core.reading_messages import (
     DescribeTokenizer,
     Embed,
@@ -131,30 +132,6 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
 
 LANGUAGES = {"src_lang": "source_language", "tgt_lang": "target_language"}
 """Fields of a `Generate` by the names that clients have for them, which are transformers'."""
-
-
-class Prefill(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="prefill"):
-    """Request of a worker that decodes to one that computes prompts.
-
-    The blocks of `prompt`, all of which are full, are written to the memory `path`, whose file is
-    called `name`, but for the `num_cached` first ones.  From a machine other than `machine` they
-    are sent to `host` ("" for the server's machine) and `port`; 0 accepts none.  Blocks are of
-    `model`, and of the LoRA adapter `adapter` if its contents have the key `adapter_key`.
-    """
-
-    prompt: list[int]
-    path: str
-    name: str
-    machine: str = ""
-    host: str = ""
-    port: int = 0
-    model: str = ""
-    adapter: str = ""
-    adapter_key: str = ""
-    num_cached: int = 0
-    cache_salt: str = ""
-    priority: int = 0
-    tenant: str = ""
 
 
 class Tokenize(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="tokenize"):
@@ -344,19 +321,6 @@ class Detokenized(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """Text of token ids."""
 
     text: str
-
-
-class BlocksWritten(msgspec.Struct, frozen=True, array_like=True, tag=15):
-    """Number of blocks of a `Prefill` that have been written, in all.
-
-    `num_cached` of them were in the worker's cache before.  `seconds` have passed since it got the
-    request; a block takes it `block_seconds` to compute, 0 if that is not known.
-    """
-
-    count: int
-    num_cached: int = 0
-    seconds: float = 0.0
-    block_seconds: float = 0.0
 
 
 Event: TypeAlias = (

@@ -22,14 +22,17 @@ OPTIONAL = (
     "aggregation",
     "pooling",
     "hypothesis_template",
+    "subtask",
     "threshold",
+    "mask_threshold",
+    "overlap_mask_area_threshold",
 )
 _TEXT, _NUMBER = ("str", ()), ("float32", ())
 _LABELS = {"label": _TEXT, "score": _NUMBER, "labels": _TEXT, "scores": ("float32", (None,))}
 _INPUTS = {
     "image": ("bytes", ()),
     "top_k": ("int32", ()),
-    "threshold": ("float32", ()),
+    **dict.fromkeys(("threshold", "mask_threshold", "overlap_mask_area_threshold"), _NUMBER),
     "truncate": ("bool", ()),
 }  # else texts
 
@@ -67,7 +70,10 @@ TASKS = {
     "image-classification": _task("image top_k", _LABELS),
     DETECTION: _task("image candidate_labels threshold top_k", {"detections": _TEXT}),
     DEPTH: _task("image", {"depth": ("bytes", ()), "lowest": _NUMBER, "highest": _NUMBER}),
-    SEGMENTATION: _task("image", {"mask": ("bytes", ()), "segments": _TEXT}),
+    SEGMENTATION: _task(
+        "image subtask threshold mask_threshold overlap_mask_area_threshold",
+        {"mask": ("bytes", ()), "segments": _TEXT},
+    ),
     ZERO_SHOT: _task("image candidate_labels hypothesis_template top_k", _LABELS),
 }
 HEADS = {  # suffix of an architecture's name -> its task
@@ -82,6 +88,13 @@ HEADS = {  # suffix of an architecture's name -> its task
 # Architectures with towers for texts and images, whose names end like those of other models.
 DUAL = ("CLIPModel", "SiglipModel", "Siglip2Model")
 GROUNDED = ("GroundingDinoForObjectDetection", "MMGroundingDinoForObjectDetection")
+UNIVERSAL = (
+    "MaskFormerForInstanceSegmentation",
+    "Mask2FormerForUniversalSegmentation",
+    "OneFormerForUniversalSegmentation",
+    "EomtForUniversalSegmentation",
+    "EomtDinov3ForUniversalSegmentation",
+)
 DETECTORS = ("OwlViTForObjectDetection", "Owlv2ForObjectDetection", *GROUNDED)
 
 
@@ -136,4 +149,6 @@ def task_of(architecture: str) -> str:
         return ZERO_SHOT
     if architecture in DETECTORS:
         return DETECTION
+    if architecture in UNIVERSAL:
+        return SEGMENTATION
     return HEADS.get(split_architecture(architecture)[1], "")

@@ -200,8 +200,8 @@ class OpenedModel:
             return "the model generates no text"
         if runner is None or self.config.num_ranks > 1 or not hasattr(runner, "block_bytes"):
             return f"blocks of runtime {self.runtime!r}{_ranks(self.config)} stay in its memory"
-        if runner.num_slots:
-            return "the model has layers with recurrent states, which stay in the worker's memory"
+        if runner.num_slots and not (getattr(runner, "state_bytes", 0) and runner.block_bytes):
+            return "the model has states and no keys and values, which stay in the worker's memory"
         if not self.config.enable_prefix_caching:
             return "enable_prefix_caching is False"
         return ""

@@ -46,7 +46,7 @@ def declare_hf_model(
     | fill-mask | text, top_k, truncate | text, tokens, scores |
     | image-classification | image, top_k | label, score, labels, scores |
     | depth-estimation | image | depth, lowest, highest |
-    | image-segmentation | image | mask, segments |
+    | image-segmentation | image, subtask, and three thresholds | mask, segments |
     | zero-shot-image-classification | image, candidate_labels, hypothesis_template, top_k | same |
     | zero-shot-object-detection | image, candidate_labels, threshold, top_k | detections |
 

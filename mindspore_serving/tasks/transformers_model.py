@@ -13,6 +13,7 @@ import numpy as np
 
 from mindspore_serving import extras
 from mindspore_serving.backends.source import error_text
+from mindspore_serving.core.tasks import UNIVERSAL
 from mindspore_serving.errors import ServingError, StageFailed, StartError
 from mindspore_serving.llm.catalog import TRANSFORMERS
 from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_json
@@ -23,7 +24,7 @@ from mindspore_serving.llm.options import check_runtime
 from mindspore_serving.llm.step import Vectors
 from mindspore_serving.llm.tokenization.tokenizer import TokenizedInput
 
-CLASSES = {
+CLASSES = {  # of tasks, and of architectures of these that have another
     "text-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
     "fill-mask": "AutoModelForMaskedLM",
@@ -32,6 +33,7 @@ CLASSES = {
     "depth-estimation": "AutoModelForDepthEstimation",
     "image-segmentation": "AutoModelForSemanticSegmentation",
     "zero-shot-object-detection": "AutoModelForZeroShotObjectDetection",
+    **dict.fromkeys(UNIVERSAL, "AutoModelForUniversalSegmentation"),
 }
 DEFAULT_POSITIONS = 512  # tokens, if config.json does not say
 
@@ -42,7 +44,7 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
     Raises StartError: the library is missing, weights are pickled, the architecture is unknown, or
     an option is not supported.
     """
-    _check(read_json(directory / CONFIG), config)
+    architecture = _check(read_json(directory / CONFIG), config)
     transformers, torch = import_libraries()
     from mindspore_serving.llm.runtimes.torch.opening import attention_of, open_device
 
@@ -53,7 +55,9 @@ def open_model(directory: Path, task: str, config: EngineConfig) -> Any:
         settings = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
-        model, loaded = getattr(transformers, CLASSES[task]).from_pretrained(
+        model, loaded = getattr(
+            transformers, CLASSES.get(architecture, CLASSES[task])
+        ).from_pretrained(
             directory,
             local_files_only=True,
             trust_remote_code=False,
@@ -103,13 +107,15 @@ def apply_model(model: Any, inputs: Mapping[str, Any]) -> Any:
         raise StageFailed(f"a pass of the model failed: {error_text(error)}") from error
 
 
-def _check(fields: Mapping[str, Any], config: EngineConfig) -> None:
-    name = (fields.get("architectures") or [""])[0]
+def _check(fields: Mapping[str, Any], config: EngineConfig) -> str:
+    """Return the architecture.  Raises StartError for a model or an option without support."""
+    name: str = (fields.get("architectures") or [""])[0]
     if name in ARCHITECTURES:
         raise StartError(f"{name} generates text; declare it with declare_llm")
     if fields.get("quantization_config"):
         raise StartError(f"{name} is quantised; take the model's float checkpoint")
     check_runtime(config, TRANSFORMERS, (TRANSFORMERS,))
+    return name
 
 
 class TransformersTextModel:

@@ -5,10 +5,10 @@ from itertools import count
 from mindspore_serving.core.llm_messages import (
     CODEC,
     Event,
-    Prefill,
     decode_events,
     encode_request,
 )
+from mindspore_serving.core.prefill_messages import Prefill
 from mindspore_serving.core.roles import PREFILL_METHOD
 from mindspore_serving.errors import ServingError
 from mindspore_serving.ipc.messages import CallReply, DropCall, RequestPart, WorkerCall

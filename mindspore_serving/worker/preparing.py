@@ -40,13 +40,13 @@ def prepare_method(
     language = servable.language
     params = None if language is None else language.stage.params
     has_tokenizer = language is None or language.engine.card.has_tokenizer
-    hears = (
+    transcribes = (
         language is not None
         and language.engine.card.can_transcribe
         and not (language.engine.card.can_generate and _is_generation(method))
     )
     signature = signatures.of_method(
-        method, servable.reports(), params, has_tokenizer=has_tokenizer, hears=hears
+        method, servable.reports(), params, has_tokenizer=has_tokenizer, transcribes=transcribes
     )
     signature = msgspec.structs.replace(signature, has_state=method.has_sequences)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))

@@ -46,7 +46,7 @@ def of_method(
     params: SamplingParams | None = None,
     *,
     has_tokenizer: bool = True,
-    hears: bool = False,
+    transcribes: bool = False,
 ) -> InstanceSignature:
     """Return the signature of `method`; dtypes and shapes that `models` do not define are None.
 
@@ -54,7 +54,7 @@ def of_method(
     prompts are token ids.
     """
     known = _inputs(method, models) | _parameters(method, params)
-    known |= _recordings(method) if hears else _prompts(method, has_tokenizer=has_tokenizer)
+    known |= _recordings(method) if transcribes else _prompts(method, has_tokenizer=has_tokenizer)
     for stage in method.stages:
         known.update(_outputs(stage, models))
     graphs = [_graph(stage, models) for stage in method.stages] or [InstanceSignature()]

@@ -51,15 +51,16 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.fixture(scope="module")
-def calls(directory: Path) -> Iterator[Calls]:
+@contextmanager
+def served(directory: Path, model: str, roles: dict[str, int]) -> Iterator[Calls]:
+    """Serve a model by workers with roles, which are replaced at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backoff, "QUICK", 0.0)
         options = config(
             directory,
-            "chatty",
+            model,
             alias=NAME,
-            roles=ROLES,
+            roles=roles,
             heartbeat_timeout=5,
             num_parallel_workers=0,
             llm_options=OPTIONS,
@@ -68,11 +69,21 @@ def calls(directory: Path) -> Iterator[Calls]:
             yield opened
 
 
+def in_one_process(path: Path) -> LLM:
+    options = {name: value for name, value in OPTIONS.items() if name != "handoff_tokens"}
+    return LLM(path, **options)
+
+
+@pytest.fixture(scope="module")
+def calls(directory: Path) -> Iterator[Calls]:
+    with served(directory, "chatty", ROLES) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="module")
 def alone(directory: Path) -> Iterator[LLM]:
     """The same model in one process."""
-    options = {name: value for name, value in OPTIONS.items() if name != "handoff_tokens"}
-    with LLM(directory / "chatty", **options) as llm:
+    with in_one_process(directory / "chatty") as llm:
         yield llm
 
 

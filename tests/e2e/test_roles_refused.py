@@ -29,10 +29,10 @@ def double(x):
         server.start_servables([options])
 
 
-def test_roles_of_a_model_with_states_are_refused(tmp_path):
-    built = checkpoints.build("granite4-mamba", tmp_path)
+def test_roles_of_a_model_without_keys_and_values_are_refused(tmp_path):
+    built = checkpoints.build("mamba2", tmp_path)
     options = server.ServableStartConfig(
         str(tmp_path), built.name, roles=ROLES, llm_options={"dtype": "f32"}
     )
-    with pytest.raises(RuntimeError, match="roles is set, but the model has layers with recurrent"):
+    with pytest.raises(RuntimeError, match="roles is set, but the model has states and no keys"):
         server.start_servables([options])

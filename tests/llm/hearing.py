@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from mindspore_serving.llm.checkpoint.ranks import SPELLING
 from mindspore_serving.llm.sounds import features
-from mindspore_serving.llm.speech.settings import SpeechModel
+from mindspore_serving.llm.speech.models import SpeechModel
 
 LANGUAGES = ("en", "de", "fr")
 MARKS = [
@@ -209,7 +209,7 @@ def write_ggml(model: SpeechModel, path: Path, kind: str = "F16") -> None:
         sizes.vocab_size, sizes.num_frames, width, heads[0], sizes.encoder_layers,
         sizes.max_tokens, width, heads[1], sizes.decoder_layers, sizes.num_bins, 1,
     )  # fmt: skip
-    filters = features._filters(sizes.num_bins).astype(np.float32)
+    filters = features._filters(sizes.num_bins, features.WINDOW).astype(np.float32)
     parts = [b"lmgg", struct.pack("<11i", *fields), struct.pack("<2i", *filters.shape)]
     parts += [filters.tobytes(), struct.pack("<i", count)]
     bytes_of = {character: byte for byte, character in SPELLING.items()}
@@ -241,3 +241,72 @@ def _ggml_name(name: str) -> str:
     if match is None:
         return name.removeprefix("model.")
     return f"{match[1]}.blocks.{match[2]}.{_PARTS[match[3]]}.{kind}"
+
+
+def make_moonshine(
+    directory: Path, **changes: Any
+) -> transformers.MoonshineForConditionalGeneration:
+    """Write a Moonshine model with its tokenizer, and return it."""
+    write_spaced_tokenizer(directory)
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 270, "hidden_size": 32, "intermediate_size": 48}
+    for stack in ("encoder", "decoder"):
+        sizes |= {f"{stack}_num_hidden_layers": 2, f"{stack}_num_attention_heads": 4}
+    settings = {"max_position_embeddings": 60, "initializer_range": 0.25, "pad_token_id": 2}
+    config = transformers.MoonshineConfig(**{**sizes, **settings, **changes})
+    model = transformers.MoonshineForConditionalGeneration(config).eval()
+    randomise(model)
+    model.save_pretrained(directory)
+    return model
+
+
+def write_spaced_tokenizer(directory: Path) -> None:
+    """Write a tokenizer whose tokens have "▁" before words, as SentencePiece's."""
+    directory.mkdir(parents=True, exist_ok=True)
+    names = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *"▁abcdefgh"]
+    vocabulary = {name: number for number, name in enumerate(names)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], byte_fallback=True, unk_token="<unk>"))
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens(names[:3])
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def make_parakeet(directory: Path, kind: str = "CTC") -> Any:
+    """Write a Parakeet model with its tokenizer, and return it."""
+    write_spaced_tokenizer(directory)
+    torch.manual_seed(0)
+    encoder = {
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 48, "subsampling_conv_channels": 8, "initializer_range": 0.25,
+    }  # fmt: skip
+    other = {"decoder_hidden_size": 16, "blank_token_id": 268, "pad_token_id": 2}
+    fields = {"pad_token_id": 268} if kind == "CTC" else other
+    config = getattr(transformers, f"Parakeet{kind}Config")(
+        vocab_size=269, encoder_config=encoder, **fields
+    )
+    model = getattr(transformers, f"ParakeetFor{kind}")(config).eval()
+    randomise(model)
+    if kind != "CTC":
+        model.generation_config.decoder_start_token_id = 268
+        with torch.no_grad():  # blanks and tokens in turn, and frames that are left out
+            model.joint.head.bias[268] += {"TDT": 4, "RNNT": 7}[kind]
+            rows = torch.randn(model.joint.head.weight[269:].shape)
+            model.joint.head.weight[269:] = 5 * (rows - rows.mean(1, keepdim=True))
+            model.joint.head.bias[269:] -= 60  # transformers takes the likeliest of both
+    model.save_pretrained(directory)
+    return model
+
+
+def randomise(model: Any) -> None:
+    """Change norms, biases and their statistics, which begin as ones and zeros and hide faults."""
+    with torch.no_grad():
+        for name, values in model.state_dict().items():
+            if ("norm" in name or name.endswith("bias")) and values.is_floating_point():
+                values.add_(torch.rand_like(values) * 0.4)

@@ -8,6 +8,7 @@ import io
 import json
 import wave
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -90,6 +91,7 @@ SECONDS = {
     "voxtral": 2,
     "qwen2.5-omni": 10,
 }  # longest sound, as their extractors have it
+GEMMA3N_KINDS = ("gemma3n", "gemma3n-sounds")  # "gemma3n" needs timm
 KINDS = {  # and their classes
     "gemma3n-sounds": "Gemma3nForConditionalGeneration",
     "gemma4-sounds": "Gemma4ForConditionalGeneration",
@@ -99,8 +101,9 @@ KINDS = {  # and their classes
     "qwen3-omni": "Qwen3OmniMoeThinkerForConditionalGeneration",
     "qwen2.5-omni": "Qwen2_5OmniThinkerForConditionalGeneration",
 }
-_MASKS = dict.fromkeys(("gemma3n-sounds", "gemma4-sounds", "qwen3-asr"), "input_features_mask")
+_MASKS = dict.fromkeys((*GEMMA3N_KINDS, "gemma4-sounds", "qwen3-asr"), "input_features_mask")
 SEEING = {
+    "gemma3n": "",
     "qwen3-omni": "qwen3-vl",
     "qwen2.5-omni": "qwen2.5-vl",
     "gemma4-sounds": "gemma4-images",
@@ -112,7 +115,7 @@ def build(directory: Path, kind: str) -> Path:
     target = directory / kind
     target.mkdir(parents=True)
     size = seeing.write_tokenizer(target, _template(kind))
-    if kind == "gemma3n-sounds":
+    if kind in GEMMA3N_KINDS:
         tokenizer = Tokenizer.from_file(str(target / "tokenizer.json"))
         tokenizer.add_special_tokens(OTHER_TOKENS)
         tokenizer.save(str(target / "tokenizer.json"))
@@ -126,7 +129,7 @@ def build(directory: Path, kind: str) -> Path:
     model.save_pretrained(target)
     settings = json.loads(extractor(kind).to_json_string())
     if kind in SEEING:
-        settings = {**seeing.processor(SEEING[kind]).to_dict(), **settings}
+        settings = {**images(kind).to_dict(), **settings}
     (target / "preprocessor_config.json").write_text(json.dumps(settings))
     return target
 
@@ -169,15 +172,38 @@ class Blind(transformers.PreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
 
-def _gemma3n(size: int) -> Any:
+def _gemma3n_sounds(size: int) -> Any:
     transformers.AutoModel.register(transformers.Gemma3nVisionConfig, Blind, exist_ok=True)
+    return _gemma3n(size, {"hidden_size": 32})
+
+
+def _gemma3n_images(size: int) -> Any:
+    """The published tower with fewer and narrower layers, whose last features are pooled, too."""
+    from timm.models._efficientnet_builder import decode_arch_def
+
+    stages = [
+        ["er_r1_k3_s2_e2_c8"],
+        ["uir_r1_a3_k5_s2_e2_c16", "mqa_r1_k3_h2_v2_s1_d8_c16", "uir_r1_a5_k0_s1_e2_c16"],
+        ["uir_r1_a5_k5_s2_e2_c16", "mqa_r1_k3_h2_s1_d8_c16", "uir_r1_a0_k0_s1_e2_c16"],
+    ]
+    sizes = {"block_args": decode_arch_def(stages), "stem_size": 8, "msfa_output_resolution": 4}
+    model = _gemma3n(size, {"hidden_size": 2048, "model_args": deepcopy(sizes)})
+    model.config.vision_config.model_args = sizes  # timm puts classes into the others
+    for name, weight in model.model.vision_tower.named_parameters():
+        if name.endswith("gamma"):  # which begin with 1e-5
+            weight.data.normal_(0.5, 0.2)
+    return model
+
+
+def _gemma3n(size: int, vision: dict[str, Any]) -> Any:
     text = {
         **seeing.TEXT, **GEMMA3N, **seeing.LAYER_INPUTS, "head_dim": 16, "vocab_size": size + 6,
         "vocab_size_per_layer_input": size, "activation_sparsity_pattern": [0.6, 0.0, 0.3, 0.0],
     }  # fmt: skip
     config = transformers.Gemma3nConfig(
         text_config=text,
-        vision_config={"hidden_size": 32, "vocab_size": 2, "vocab_offset": size},
+        vision_config={**vision, "vocab_size": 2, "vocab_offset": size},
+        vision_soft_tokens_per_image=16,
         audio_config={
             "hidden_size": 32, "vocab_size": 4, "vocab_offset": size + 2,
             "conf_num_hidden_layers": 2, "conf_num_attention_heads": 4,
@@ -207,8 +233,8 @@ def _qwen3_omni(size: int) -> Any:
 
 _MAKERS = {
     "qwen3-omni": _qwen3_omni, "qwen2-audio": _qwen2_audio, "qwen2.5-omni": _omni,
-    "gemma3n-sounds": _gemma3n, "gemma4-sounds": _gemma4, "qwen3-asr": _qwen3_asr,
-    "voxtral": _voxtral,
+    "gemma3n": _gemma3n_images, "gemma3n-sounds": _gemma3n_sounds, "gemma4-sounds": _gemma4,
+    "qwen3-asr": _qwen3_asr, "voxtral": _voxtral,
 }  # fmt: skip
 
 
@@ -216,18 +242,28 @@ def _template(kind: str) -> str:
     """The marks around a placeholder are the template's, or those of the processor."""
     if not kind.startswith(("gemma", "voxtral")):
         return TEMPLATE
-    mark = OTHER_TOKENS[-1] if kind == "gemma3n-sounds" else seeing.MARKS[SOUND]
-    return TEMPLATE.replace(_MARK, mark).replace(_IMAGE, "<image>")
+    has_image_token = kind in ("gemma4-sounds", "voxtral")
+    mark, image = (
+        (seeing.MARKS[SOUND], "<image>") if has_image_token else (OTHER_TOKENS[3], OTHER_TOKENS[1])
+    )
+    return TEMPLATE.replace(_MARK, mark).replace(_IMAGE, image)
 
 
 def extractor(kind: str) -> Any:
     if kind == "gemma4-sounds":
         return transformers.Gemma4AudioFeatureExtractor(feature_size=128)
-    if kind == "gemma3n-sounds":
+    if kind in GEMMA3N_KINDS:
         return transformers.Gemma3nAudioFeatureExtractor()
     if kind == "qwen3-asr":
         return transformers.Qwen3ASRFeatureExtractor(feature_size=80)
     return transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=SECONDS[kind])
+
+
+def images(kind: str) -> Any:
+    """The image processor of a kind."""
+    if kind == "gemma3n":
+        return transformers.SiglipImageProcessorPil(size={"height": 64, "width": 64})
+    return seeing.processor(SEEING[kind])
 
 
 def sound(seed: int, seconds: float = 0.5) -> Sound:
@@ -299,7 +335,7 @@ class Reference:
 
     def __init__(self, directory: Path, kind: str) -> None:
         self._kind, self._extractor = kind, extractor(kind)
-        self._images = seeing.processor(SEEING[kind]) if kind in SEEING else None
+        self._images = images(kind) if kind in SEEING else None
         config = transformers.AutoConfig.from_pretrained(directory)
         self._model = transformers.AutoModelForMultimodalLM.from_pretrained(
             directory, config=getattr(config, "thinker_config", config), dtype=torch.float32

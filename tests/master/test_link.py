@@ -104,7 +104,7 @@ class Bench:
     def say(self, *messages):
         self.stream.sendall(b"".join(map(encode, messages)))
 
-    async def hear(self):
+    async def receive(self):
         """The next message from the master."""
         loop = asyncio.get_running_loop()
         while not self._messages:
@@ -134,7 +134,7 @@ async def bench():
 async def test_parts_leave_in_a_single_message_with_ids_and_remaining_time(bench):
     parts = [bench.part(b"1", b"2"), bench.part(b"3", deadline=103.5), bench.part(deadline=99.0)]
     bench.send(*parts, now=100.0)
-    work = await bench.hear()
+    work = await bench.receive()
     assert work == Work(
         [
             RequestPart(1, "m", "ms_json", [b"1", b"2"], None),
@@ -209,9 +209,9 @@ async def test_the_parts_of_a_closed_link_can_be_taken_once(bench):
 async def test_a_cancelled_part_is_kept_until_the_answer(bench):
     part = bench.part()
     bench.send(part)
-    await bench.hear()
+    await bench.receive()
     bench.link.cancel(part)
-    assert await bench.hear() == Cancel([1])
+    assert await bench.receive() == Cancel([1])
     assert bench.link.parts == {1: part}
 
 
@@ -220,7 +220,7 @@ async def test_a_cancelled_part_is_kept_until_the_answer(bench):
 
 async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(bench):
     bench.send(bench.part(LARGE, b"small"))
-    (part,) = (await bench.hear()).parts
+    (part,) = (await bench.receive()).parts
     assert isinstance(part.chunks[0], Slice)
     assert bytes(bench.view.get(part.chunks[0])) == LARGE
     assert part.chunks[1] == b"small"
@@ -231,18 +231,18 @@ async def test_a_large_chunk_goes_through_the_arena_and_its_space_comes_back(ben
 
 async def test_a_large_answer_is_copied_and_given_back_with_the_next_work(bench):
     bench.send(bench.part())
-    await bench.hear()
+    await bench.receive()
     payload = bench.arena.put(LARGE)
     bench.say(Done([PartReply(1, [payload])]))
     await bench.until(lambda: bench.strategy.answers)
     assert bench.strategy.answers[0][1].instances == [LARGE]
     bench.send(bench.part())
-    assert (await bench.hear()).freed == [payload.offset]
+    assert (await bench.receive()).freed == [payload.offset]
 
 
 async def test_memory_that_a_stage_keeps_is_freed_by_a_later_message(bench):
     bench.send(bench.part(LARGE, LARGE))
-    (part,) = (await bench.hear()).parts
+    (part,) = (await bench.receive()).parts
     first, second = part.chunks
     bench.say(Done([PartReply(1, [b"y"], kept=[second.offset])]))
     await bench.until(lambda: bench.strategy.answers)
@@ -262,17 +262,17 @@ def lent(bench, part):
 
 async def test_tensors_of_an_answer_are_lent_until_their_last_reference(bench):
     payload = lent(bench, bench.part())
-    await bench.hear()
+    await bench.receive()
     await bench.until(lambda: bench.strategy.answers)
     (_, reply) = bench.strategy.answers.pop()
     first = reply.instances[0][:10]
     del reply
     bench.send(bench.part())
-    assert (await bench.hear()).freed == []
+    assert (await bench.receive()).freed == []
     assert bytes(first) == LARGE[:10]
     del first
     bench.send(bench.part())
-    assert (await bench.hear()).freed == [payload.offset]
+    assert (await bench.receive()).freed == [payload.offset]
 
 
 async def test_a_lent_answer_can_be_read_when_its_worker_is_gone(bench):
@@ -306,19 +306,19 @@ async def test_a_call_of_the_worker_reaches_the_owner_with_its_bytes(bench):
 
 async def test_the_answer_to_a_call_goes_back(bench):
     bench.link.answer_call(9, Reply([b"a", b""], [None, StageFailed("raised")]))
-    assert await bench.hear() == CallReply(PartReply(9, [b"a", b""], [None, Fault(3, "raised")]))
+    assert await bench.receive() == CallReply(PartReply(9, [b"a", b""], [None, Fault(3, "raised")]))
 
 
 async def test_a_failed_call_is_answered_with_the_reason(bench):
     bench.link.answer_call(9, Reply(failure=InvalidInputs("bad")))
-    assert await bench.hear() == CallReply(
+    assert await bench.receive() == CallReply(
         PartReply(9, [], rejected=Fault(Code.INVALID_INPUTS, "bad"))
     )
 
 
 async def test_a_large_answer_to_a_call_is_freed_when_the_worker_says_so(bench):
     bench.link.answer_call(9, Reply([LARGE]))
-    (payload,) = (await bench.hear()).reply.instances
+    (payload,) = (await bench.receive()).reply.instances
     assert bytes(bench.view.get(payload)) == LARGE
     bench.say(Done([], [payload.offset]))
     await bench.until(lambda: not bench.master_arena._size_at)
@@ -358,7 +358,7 @@ async def test_leaving_is_reported(bench):
 
 async def test_exit_is_sent(bench):
     bench.link.ask_to_exit()
-    assert await bench.hear() == Exit()
+    assert await bench.receive() == Exit()
 
 
 async def test_the_end_is_reported_once(bench):
@@ -444,9 +444,9 @@ async def test_bytes_that_the_socket_does_not_take_are_sent_later_in_order(bench
     chunk = b"c" * 30_000  # small enough to travel inline
     bench.send(bench.part(*[chunk] * 100))
     bench.link.ask_to_exit()
-    work = await bench.hear()
+    work = await bench.receive()
     assert [len(data) for data in work.parts[0].chunks] == [30_000] * 100
-    assert await bench.hear() == Exit()
+    assert await bench.receive() == Exit()
 
 
 async def test_a_worker_that_reads_nothing_is_ended(bench, monkeypatch):
@@ -472,12 +472,12 @@ async def test_small_parts_are_sent_while_a_large_part_is_copied(bench, monkeypa
     large, small = bench.part(text), bench.part(b"small")
     bench.send(large, small)
     bench.link.cancel(large)
-    assert [part.id for part in (await bench.hear()).parts] == [small.id]
+    assert [part.id for part in (await bench.receive()).parts] == [small.id]
     go_on.set()
-    (part,) = (await bench.hear()).parts
+    (part,) = (await bench.receive()).parts
     assert part.id == large.id
     assert bytes(bench.view.get(part.chunks[0])) == text
-    assert await bench.hear() == Cancel([large.id])
+    assert await bench.receive() == Cancel([large.id])
     assert bench.link.parts == {large.id: large, small.id: small}
 
 
@@ -511,14 +511,14 @@ async def test_workers_with_a_cache_share_the_memory_of_their_machine():
     }
     try:
         share_memory(services)
-        assert await first.hear() == await second.hear() == ShareMemory(2)
+        assert await first.receive() == await second.receive() == ShareMemory(2)
         share_memory(services)  # nothing has changed, so nothing is sent
         del services[second.link]
         share_memory(services)
-        assert await first.hear() == ShareMemory(1)
+        assert await first.receive() == ShareMemory(1)
         for bench in (without, elsewhere):
             bench.link.set_log_level("INFO")
-            assert not isinstance(await bench.hear(), ShareMemory)
+            assert not isinstance(await bench.receive(), ShareMemory)
     finally:
         for bench in benches:
             bench.close()

@@ -89,7 +89,7 @@ async def test_an_end_that_follows_another_is_not_the_cause(members, monkeypatch
     monkeypatch.setattr(group_module, "CAUSE_SECONDS", PATIENCE)
     group, started = members("ends_later", "works")
     await asyncio.wait_for(group.ready(), PATIENCE)
-    started[0].channel.send(vocabulary.Exit())  # as it would hear of the end of the second one
+    started[0].channel.send(vocabulary.Exit())  # as it would learn of the end of the second one
     await asyncio.wait_for(started[0].process.wait(), PATIENCE)
     os.kill(started[1].child.pid, signal.SIGKILL)
     text = await asyncio.wait_for(group.wait(), PATIENCE)

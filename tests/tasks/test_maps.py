@@ -1,6 +1,5 @@
 """Tasks with maps of images as answers, against transformers' pipelines; and what is refused."""
 
-import io
 import json
 
 import numpy as np
@@ -11,15 +10,13 @@ pytest.importorskip("transformers")
 pytest.importorskip("PIL")
 
 import torch
-import transformers
-from PIL import Image
 
 from mindspore_serving.core.tasks import DEPTH, SEGMENTATION, TaskSpec, task_of
 from mindspore_serving.errors import InvalidInputs, StartError
 from mindspore_serving.tasks import map_task
 from mindspore_serving.tasks.opening import open_task
 from tests.llm import dual_towers
-from tests.tasks import checkpoints
+from tests.tasks.maps import build, levels, pipeline, random_image
 
 pytestmark = pytest.mark.torch
 
@@ -54,8 +51,6 @@ UPERNET = {
                                                                  "stage4"]},
     "hidden_size": 16, "use_auxiliary_head": False,
 }  # fmt: skip
-SQUARE = {"size": {"height": 32, "width": 32}}
-SIZED = {"GLPN": {"size_divisor": 32}, "Beit": {**SQUARE, "do_center_crop": False}}
 # name -> (class, its configuration, its image processor)
 DEPTHS = {
     "dpt": ("DPTForDepthEstimation", DPT, "DPT"),
@@ -70,34 +65,8 @@ SEGMENTERS = {
 }
 
 
-def build(directory, row, **entries):
-    name, sizes, processor = row
-    checkpoints.save(directory, getattr(transformers, name), {**sizes, **entries})
-    getattr(transformers, f"{processor}ImageProcessorPil")(
-        **SIZED.get(processor, SQUARE)
-    ).save_pretrained(directory)
-    return directory
-
-
 def build_segmenter(directory, name):
     return build(directory, SEGMENTERS[name], id2label=dict(enumerate(LABELS)))
-
-
-def pipeline(task, directory, head):
-    processor = transformers.AutoImageProcessor.from_pretrained(directory, backend="pil")
-    model = getattr(transformers, head).from_pretrained(directory, attn_implementation="eager")
-    return transformers.pipeline(task, model=model.eval(), image_processor=processor)
-
-
-def random_image(seed, size):
-    pixels = np.random.default_rng(seed).integers(0, 255, (size[1], size[0], 3), np.uint8)
-    return Image.fromarray(pixels)
-
-
-def levels(file):
-    with Image.open(io.BytesIO(file)) as image:
-        assert image.format == "PNG"
-        return np.asarray(image)
 
 
 @pytest.mark.parametrize("name", DEPTHS)
@@ -167,7 +136,8 @@ def test_wrong_and_large_images_fail_alone(tmp_path, monkeypatch):
 def test_heads_of_maps_have_their_tasks(tmp_path):
     assert task_of("ZoeDepthForDepthEstimation") == DEPTH
     assert task_of("UperNetForSemanticSegmentation") == SEGMENTATION
-    assert task_of("Mask2FormerForUniversalSegmentation") == ""
+    assert task_of("OneFormerForUniversalSegmentation") == SEGMENTATION
+    assert task_of("RfDetrForInstanceSegmentation") == ""
     directory = build_segmenter(tmp_path / "m", "segformer")
     with pytest.raises(StartError, match="expected transformers for images"):
         open_task(TaskSpec(str(directory), SEGMENTATION, "openvino"))

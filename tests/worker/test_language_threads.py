@@ -71,7 +71,7 @@ class Heard(Master):
         return vars(sys.modules["tiny.servable_config"])
 
     def listen(self):
-        message = self.hear()
+        message = self.receive()
         if isinstance(message, Done):
             for reply in message.replies:
                 self.by_item.setdefault(reply.id, []).append(reply)
@@ -111,8 +111,8 @@ def master(write, model):
     setup = write(head + BODY.replace("{model!r}", repr(str(model))))
     master = Heard()
     master.say(setup)
-    assert isinstance(master.hear(), EngineMetrics)  # the master knows at once if it is unready
-    assert isinstance(master.hear(), Ready)
+    assert isinstance(master.receive(), EngineMetrics)  # the master knows at once if it is unready
+    assert isinstance(master.receive(), Ready)
     yield master
     master.events()["may_go"].set()
     master.say(Exit())

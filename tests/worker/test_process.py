@@ -92,7 +92,7 @@ class Process:
     def say(self, *messages):
         self.stream.sendall(b"".join(map(encode, messages)))
 
-    def hear(self):
+    def receive(self):
         while not self._messages:
             data = self.stream.recv(1 << 16)
             assert data, "the worker is gone"
@@ -100,15 +100,15 @@ class Process:
         return self._messages.pop(0)
 
     def load(self, setup):
-        assert self.hear() == hello(messages)
+        assert self.receive() == hello(messages)
         self.say(setup)
-        assert isinstance(self.hear(), Ready)
+        assert isinstance(self.receive(), Ready)
         return self
 
     def ask(self, method, value):
         """The one payload that `method` makes of `value`."""
         self.say(work(method, value))
-        (reply,) = self.hear().replies
+        (reply,) = self.receive().replies
         assert reply.faults is None
         return reply.instances[0]
 
@@ -168,7 +168,7 @@ def test_a_worker_over_an_inherited_socket_and_arenas(start, write):
     with closing(Arena(to_worker)) as arena, closing(ArenaView(to_master)) as view:
         payload = arena.put(native.encode_values([LARGE]))
         process.say(Work([RequestPart(1, "twice", "native", [payload], None)]))
-        (answer,) = process.hear().replies[0].instances
+        (answer,) = process.receive().replies[0].instances
         assert isinstance(answer, Slice)
         assert value(bytes(view.get(answer))) == (LARGE * 2).tolist()
     for descriptor in (to_worker, to_master):
@@ -213,7 +213,7 @@ def test_the_end_of_the_master_ends_a_worker_that_hangs(worker):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_announced_and_the_worker_continues_until_exit(worker, number):
     worker.child.send_signal(number)
-    assert worker.hear() == Leaving()
+    assert worker.receive() == Leaving()
     assert value(worker.ask("twice", 4)) == 8
     worker.say(Exit())
     assert worker.end() == 0
@@ -222,7 +222,7 @@ def test_a_signal_is_announced_and_the_worker_continues_until_exit(worker, numbe
 def test_a_signal_is_announced_while_a_stage_runs(worker):
     worker.say(work("hanging", 0))
     worker.child.send_signal(signal.SIGTERM)
-    assert worker.hear() == Leaving()
+    assert worker.receive() == Leaving()
 
 
 def test_signals_of_the_users_own_are_not_a_farewell(worker):

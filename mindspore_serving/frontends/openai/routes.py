@@ -191,14 +191,14 @@ def _hearing() -> tuple[HttpRoute, ...]:
         route(
             transcriptions.TRANSCRIPTIONS,
             transcriptions.transcribe,
-            "Write down a recording; with `stream`, as events",
+            "Transcribe a recording; with `stream`, as events",
             {JSON: written, **texts, EVENTS: EVENT},
             body=Body(transcriptions.TranscriptionForm, media=FORM),
         ),
         route(
             transcriptions.TRANSLATIONS,
             transcriptions.translate,
-            "Write down a recording in English",
+            "Translate a recording to English text",
             {JSON: written, **texts},
             body=Body(transcriptions.TranslationForm, media=FORM),
         ),
@@ -206,7 +206,7 @@ def _hearing() -> tuple[HttpRoute, ...]:
             "GET",
             realtime.REALTIME,
             realtime.transcribe_live,
-            "Write down speech while it is spoken, by a WebSocket",
+            "Transcribe live speech, by a WebSocket",
             other_answers={"101": {}, "426": {JSON: Error}},
             query=("intent", "model"),
             is_websocket=True,
@@ -220,7 +220,7 @@ def _speaking() -> tuple[HttpRoute, ...]:
         _post(
             speech.SPEECH,
             speech.speak,
-            "Speak a text; with `stream_format` sse, as events",
+            "Synthesize speech; with `stream_format` sse, as events",
             {**sounds, EVENTS: EVENT},
             body=Body(
                 speech.SpeakRequest,
@@ -232,7 +232,7 @@ def _speaking() -> tuple[HttpRoute, ...]:
             "GET",
             speech.VOICES,
             speech.list_voices,
-            "List the voices of a model that speaks",
+            "List the voices of a model that synthesizes speech",
             {JSON: speech.VoiceList},
             query=("model",),
         ),

@@ -128,7 +128,6 @@ class Architecture:
         single: a layer has one block: attention, a state, or a feed-forward block.
         output_gate: half of each head's queries are a gate of the attention output.
         value_norm: values are normalised, RMS of a head without a weight.
-        shardable: `tensor_parallel` can split it.
         post_norm: the norm after a block is of the sum with the block's input.
         begins_normed: the first layer has no norm before its attention, as the embeddings have one.
         skips_positions: the table of positions has rows before that of the first token.
@@ -169,7 +168,6 @@ class Architecture:
     single: bool = False
     output_gate: bool = False
     value_norm: bool = False
-    shardable: bool = False
     post_norm: bool = False
     begins_normed: bool = False
     skips_positions: bool = False

@@ -86,8 +86,8 @@ class Engine:
         )  # fmt: skip
         self.cache = SequenceCache(config, runner)
         self.pool = self.cache.pool
-        self.imports = Imports(cast(StoringRunner, runner), self.pool)
-        self.exports = Exports(cast(StoringRunner, runner), self.pool)
+        self.imports = Imports(cast(StoringRunner, runner), self.cache)
+        self.exports = Exports(cast(StoringRunner, runner), self.cache)
         self.memory = CacheBudget(runner, self.pool)
         self._scheduler = Scheduler(config, self.cache)
         self.started: list[str] = []  # requests whose first step was the last step
@@ -345,8 +345,8 @@ class Engine:
                 written.append((sibling, sibling.write(token)))
         self._scheduler.finish_step(scheduled, tokens)
         self._fork(forks)
-        exported = self.exports.collect(self.cache.stored.cost.seconds)
         outputs = [self._output(completion, generated) for completion, generated in written]
+        exported = self.exports.collect(self.cache.stored.cost.seconds)
         return exported + outputs + [row for each in searched for row in self._end_search(each)]
 
     def _end_search(self, completion: CompletionState) -> Outputs:

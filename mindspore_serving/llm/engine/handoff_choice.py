@@ -3,7 +3,7 @@
 Here, a prompt of N blocks delays each stream of this worker by about N times the seconds of a
 block, as its pieces make steps longer.  There, it delays no stream but its own: by the prompts
 ahead of it, by a round trip, by a link that is slower than computing, and by copying the blocks
-into the cache, which delays all streams here a little.
+into the cache, which delays all streams here a little.  Pieces of a state are only sent and copied.
 """
 
 from dataclasses import dataclass
@@ -59,9 +59,11 @@ def is_worth_handoff(
     num_ahead: int,
     costs: HandoffCosts,
     min_blocks: int | None = None,
+    num_pieces: int = 0,
 ) -> bool:
     """Return whether another worker should compute `num_blocks` of a prompt.
 
+    As many `num_pieces` of a state as large as a block are sent behind them.
     `num_streams` are the streams of this worker that would be delayed: at least one is assumed, as
     another may begin meanwhile.  `num_ahead` are the blocks that others compute for this one.  The
     operator's `min_blocks` decides alone, if it is set.
@@ -71,10 +73,11 @@ def is_worth_handoff(
     if not costs.compute:
         return num_blocks >= MIN_BLOCKS
     streams = max(1, num_streams)
-    saved = streams * num_blocks * (costs.compute - costs.copy)
+    copying = (num_blocks + num_pieces) * costs.copy
+    saved = streams * (num_blocks * costs.compute - copying)
     waiting = costs.round_trip + num_ahead * costs.slowest
-    added = waiting + num_blocks * (costs.slowest - costs.compute + costs.copy)
-    return saved > added
+    sending = num_blocks * (costs.slowest - costs.compute) + num_pieces * costs.wire
+    return saved > waiting + sending + copying
 
 
 def patience(num_blocks: int, num_ahead: int, costs: HandoffCosts) -> float:

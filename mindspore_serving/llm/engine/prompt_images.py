@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from mindspore_serving.core.prefill_messages import PromptVectors
 from mindspore_serving.llm.step import Features, Tokens, Vectors
 
 
@@ -37,6 +38,52 @@ class PromptImages:
         self._vectors = [vectors for _, vectors in images]
         self._ends = np.cumsum([len(vectors) for vectors in self._vectors]).tolist()
         assert self._ends[-1] == len(positions)
+
+    @classmethod
+    def received(cls, message: PromptVectors) -> "PromptImages":
+        """Return the images of a prompt of another worker."""
+        vectors = np.frombuffer(message.vectors, "<f4").reshape(sum(message.counts), -1)
+        parts = np.split(vectors, np.cumsum(message.counts)[:-1])
+        axes = np.frombuffer(message.rope_positions, "<i4").reshape(-1, 3)
+        return cls(
+            np.frombuffer(message.positions, "<i8").tolist(),
+            list(zip(message.digests, parts, strict=True)),
+            is_bidirectional=message.is_bidirectional,
+            fill_id=message.fill_id,
+            rope_positions=axes if len(axes) else None,
+        )
+
+    def message(self, end: int) -> PromptVectors | None:
+        """Return the images of the first `end` tokens, for `received`; None if there are none."""
+        count = int(np.searchsorted(self._positions, end))
+        cuts = self._cut(0, count)
+        if not cuts:
+            return None
+        axes = self._rope_positions
+        vectors = np.concatenate([self._vectors[i][a:b] for i, a, b in cuts])
+        return PromptVectors(
+            positions=self._positions[:count].astype("<i8").tobytes(),
+            digests=[self._digests[i] for i, _, _ in cuts],
+            counts=[b - a for _, a, b in cuts],
+            vectors=vectors.astype("<f4").tobytes(),
+            rope_positions=b"" if axes is None else axes[:end].astype("<i4").tobytes(),
+            is_bidirectional=self._is_bidirectional,
+            fill_id=self._fill_id,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all vectors."""
+        return sum(vectors.nbytes for vectors in self._vectors)
+
+    def num_whole(self, count: int, block_size: int) -> int:
+        """Return how many of `count` blocks can be computed without the rest of the prompt.
+
+        An image whose tokens see one another is computed at once.
+        """
+        while count and (end := self.end_of_piece(0, count * block_size)) != count * block_size:
+            count = 0 if end > count * block_size else end // block_size
+        return count
 
     def between(self, start: int, end: int) -> Features | None:
         """Return the vectors of the tokens `start` .. `end - 1`; None if there are none.

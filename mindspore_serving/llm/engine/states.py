@@ -13,6 +13,7 @@ Integers and hashes only: the contents belong to the runner.
 
 import sys
 from collections.abc import Callable
+from collections.abc import Sequence as SequenceOf
 
 from mindspore_serving.llm.engine.blocks import BlockPool
 from mindspore_serving.llm.engine.sequence import Scheduled, Sequence, SequenceStatus
@@ -26,6 +27,9 @@ class NoStates:
 
     def find(self, sequence: Sequence, limit: int) -> int:
         return limit
+
+    def num_shared(self, digests: SequenceOf[bytes]) -> int:
+        return len(digests)
 
     def begin(self, sequence: Sequence, num_shared: int) -> None: ...
 
@@ -67,11 +71,15 @@ class StatePool:
         These end at the last block whose state is kept.  If there are more, the state at their end
         is to be kept this time (`Sequence.snapshot_after`).
         """
-        hashes = sequence.hash_blocks(limit, self._block_size)
-        count = limit
-        while count and not self.pool.find(hashes[count - 1 : count]):
-            count -= 1
+        count = self.num_shared(sequence.hash_blocks(limit, self._block_size))
         sequence.snapshot_after = limit * self._block_size if count < limit else 0
+        return count
+
+    def num_shared(self, digests: SequenceOf[bytes]) -> int:
+        """Return how many of the blocks `digests`, from the first, end at a state that is kept."""
+        count = len(digests)
+        while count and not self.pool.find(digests[count - 1 : count]):
+            count -= 1
         return count
 
     def begin(self, sequence: Sequence, num_shared: int) -> None:

@@ -23,9 +23,9 @@ class StoredStates:
     def __init__(self, runner: StatefulRunner, states: StatePool) -> None:
         self._runner, self._states = runner, states
         self._piece_bytes = runner.block_bytes
-        self._num_pieces = -(-runner.state_bytes // runner.block_bytes)
+        self.num_pieces = -(-runner.state_bytes // runner.block_bytes)
         self._snapshots: dict[bytes, tuple[bytes, int]] = {}  # hash and index, by piece
-        self._last: tuple[bytes, bytes] = (b"", b"")  # hash and contents of the state read last
+        self._last: tuple[bytes, list[memoryview]] = (b"", [])  # hash and state that was read last
 
     def pieces(self, digest: bytes) -> list[bytes]:
         """Return the hashes of the pieces of the state behind the block with the hash `digest`."""
@@ -33,7 +33,7 @@ class StoredStates:
             blake2b(
                 b"state" + index.to_bytes(4, "little") + digest, digest_size=len(digest)
             ).digest()
-            for index in range(self._num_pieces)
+            for index in range(self.num_pieces)
         ]
 
     def add(self, digest: bytes) -> list[bytes]:
@@ -55,14 +55,20 @@ class StoredStates:
     def read(self, piece: bytes) -> memoryview | None:
         """Return the contents of a piece, padded; None if its state is not in memory."""
         digest, index = self._snapshots.get(piece, (b"", 0))
-        slots = self._states.pool.find([digest])
-        if not slots:
+        if not self._states.pool.find([digest]):
             return None
         if self._last[0] != digest:
-            content = bytes(self._runner.read_state(slots[0]))
-            self._last = digest, content.ljust(self._num_pieces * self._piece_bytes, b"\0")
-        begin = index * self._piece_bytes
-        return memoryview(self._last[1])[begin : begin + self._piece_bytes]
+            self._last = digest, self.snapshot(digest)
+        return self._last[1][index]
+
+    def snapshot(self, digest: bytes) -> list[memoryview]:
+        """Return a copy of a state, in pieces, the last one padded; [] if it is not in memory."""
+        slots = self._states.pool.find([digest])
+        if not slots:
+            return []
+        size = self._piece_bytes
+        content = bytes(self._runner.read_state(slots[0])).ljust(self.num_pieces * size, b"\0")
+        return [memoryview(content)[begin : begin + size] for begin in range(0, len(content), size)]
 
     def restore(self, digest: bytes, pieces: list[memoryview]) -> bool:
         """Restore a state, which may be evicted again; return False if sequences need all slots."""

@@ -12,7 +12,7 @@ from mindspore_serving.llm.images.layer_settings import LayerSettings, matrices
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, f32, features, i64, swish
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
-PROJECTORS = ("multi_modal_projector", "connector", "embed_vision")
+PROJECTORS = ("multi_modal_projector", "connector", "embed_vision", "merger")
 SWAPPED = np.array([0, 2, 1, 3])  # [B, L, heads, d] <-> [B, heads, L, d]
 ACTIVATIONS: Mapping[str, Callable[[Node], Node]] = {
     "gelu": lambda x: opset.gelu(x, "ERF"),
@@ -49,14 +49,17 @@ class TowerBlocks:
 
     def layer(self, x: Node, number: int, attend: Callable[[QKV], Node]) -> Node:
         """Return the output of a layer; `attend` returns that of attention, [B, L, features]."""
-        layers, width = self._layers, features(x)
-        stem = f"{self.stem}.{layers.path.format(number)}"
+        stem = f"{self.stem}.{self._layers.path.format(number)}"
+        x = self.attended(x, stem, attend)
+        y = self.norm(x, f"{stem}.{self._layers.norms[1]}")
+        return opset.add(x, self._behind(self._mlp(y, stem, features(x)), stem, 1))
+
+    def attended(self, x: Node, stem: str, attend: Callable[[QKV], Node]) -> Node:
+        """Return `x` after the attention of the layer `stem`, as `layer` has it."""
+        layers = self._layers
         rows = attend(self._inputs(self.norm(x, f"{stem}.{layers.norms[0]}"), stem))
-        x = opset.add(
-            x, self._behind(self._clipped(rows, f"{stem}.{layers.output}", width), stem, 0)
-        )
-        y = self.norm(x, f"{stem}.{layers.norms[1]}")
-        return opset.add(x, self._behind(self._mlp(y, stem, width), stem, 1))
+        y = self._clipped(rows, f"{stem}.{layers.output}", features(x))
+        return opset.add(x, self._behind(y, stem, 0))
 
     def attention(self, heads: QKV, mask: Node | None = None) -> Node:
         """Return the output of attention in [B, L, features]; `mask` is added to scores."""

@@ -23,6 +23,16 @@ def gemma3(config: Config) -> ImagePromptFormat | None:
     )  # fmt: skip
 
 
+def gemma3n(config: Config) -> ImagePromptFormat | None:
+    """Return the format of Gemma 3n; None for a checkpoint of its text part."""
+    if not config.get("vision_config"):
+        return None
+    return ImagePromptFormat(
+        image_token_id(config), size_of(config, "vision_soft_tokens_per_image", 256), _write_apart,
+        {}, _frame(config), ends_in_vector=True,
+    )  # fmt: skip
+
+
 def gemma4(config: Config) -> ImagePromptFormat | None:
     """Return the format of Gemma 4; None for a checkpoint of its text part."""
     if not config.get("vision_config"):
@@ -56,10 +66,15 @@ def _write_counted(window: int, names: Sequence[str], count: int, processed: Pro
     return f"{begin}{token * length}{end}"
 
 
+def _write_apart(names: Sequence[str], count: int, processed: Processed) -> str:
+    """Write an image between empty lines."""
+    token, begin, end = names
+    return f"\n\n{begin}{token * count}{end}\n\n"
+
+
 def _write_with_crops(names: Sequence[str], count: int, processed: Processed) -> str:
     """Write an image of Gemma 3, followed by its crops if the image processor made some."""
-    token, begin, end = names
-    image, num_crops = f"\n\n{begin}{token * count}{end}\n\n", int(processed["num_crops"][0])
+    image, num_crops = _write_apart(names, count, processed), int(processed["num_crops"][0])
     if not num_crops:
         return image
     before = f"Here is the original image {image} and here are some crops to help you see better "

@@ -27,7 +27,7 @@ from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
 
 # Tensors that other models of a family use: layers behind the last that is used, and their pooling.
 UNUSED = re.compile(
-    r".*\.(layers?\.(\d+)|post_layernorm|layernorm|head|embeddings\.mask_token)\b.*"
+    r".*\.(layers?\.(\d+)|post_layernorm|layernorm|head|vit_merger|embeddings\.mask_token)\b.*"
 )
 _NEWLINE = "image_newline"
 

@@ -15,6 +15,7 @@ from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import open_reader
 from mindspore_serving.llm.images.sound_formats import find_sound_format
 from mindspore_serving.llm.images.sound_reader import open_sound_reader
+from mindspore_serving.llm.images.torch_tower import check_libraries
 from mindspore_serving.llm.images.tower import Tower
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
@@ -53,6 +54,11 @@ def open_media(
         sounds = open_sound_reader(directory, tokenizer, config) if hears else None
     except StartError as error:
         raise StartError(f"{error}; max_audios=0 serves it without sounds") from error
+    if sees:
+        try:
+            check_libraries(fields.get("model_type", ""))
+        except StartError as error:
+            raise StartError(f"{error}; max_images=0 serves it without images") from error
     try:
         images = open_reader(directory, tokenizer, config) if sees else None
         if images is None and sounds is None:

@@ -23,8 +23,9 @@ class PatchGraph:
     """Builder of a tower's graph, from patches [N, L, numbers] to vectors [N, L / merge**2, width].
 
     N are frames or images of as many patches, each of which attends to those of its frame alone.
-    Inputs are `patches`, `cos` and `sin` [N, L, head_size], `positions` [N, L, hidden_size] if
-    there is a table of them, and `members`, `mask` and `slots` of `joined_windows`.
+    Inputs are `patches`, `cos` and `sin` [N, L, head_size] if positions are rotary, `positions`
+    [N, L, hidden_size] if there is a table of them, and `members`, `mask` and `slots` of
+    `joined_windows`.
 
     Raises StartError: a tensor is missing or does not fit.
     """
@@ -48,9 +49,8 @@ class PatchGraph:
             x = blocks.norm(x, f"{blocks.stem}.{settings.first_norm}")
         if settings.table:
             x = opset.add(x, self._input("positions", -1, -1, features(x)))
-        size = settings.head_size
-        self._input("cos", -1, -1, size)
-        self._input("sin", -1, -1, size)
+        for name in ("cos", "sin") if settings.theta else ():
+            self._input(name, -1, -1, settings.head_size)
         if settings.window:
             self._input("members", -1, -1, kind=ov.Type.i64)
             self._input("mask", -1, 1, 1, -1)
@@ -59,7 +59,8 @@ class PatchGraph:
         for number in range(max(settings.outputs)):
             is_windowed = settings.window and number not in settings.whole
             attend = self._attend_in_windows if is_windowed else self._attend
-            states.append(blocks.layer(states[-1], number, attend))
+            x = blocks.layer(states[-1], number, attend)
+            states.append(self._joined(x) if number == settings.joining else x)
             if number in settings.deep:
                 stem = f"{blocks.stem}.deepstack_merger_list.{settings.deep.index(number)}"
                 deeper.append((settings.deep.index(number), self._merged(states[-1], stem)))
@@ -83,7 +84,9 @@ class PatchGraph:
 
     def _attend(self, heads: QKV) -> Node:
         q, k, v = heads
-        return self._blocks.attention((self._rotated(q), self._rotated(k), v))
+        if self._settings.theta:
+            q, k = self._rotated(q), self._rotated(k)
+        return self._blocks.attention((q, k, v))
 
     def _attend_in_windows(self, heads: QKV) -> Node:
         q, k, v = heads
@@ -138,19 +141,40 @@ class PatchGraph:
             return self._pooled(x)
         if projector == "glm":
             return self._reduced(x)
+        if projector == "minicpm":
+            x = blocks.norm(x, f"{blocks.stem}.post_layernorm")
+            return self._merged(x, f"{blocks.projector}.mlp.0")
         return self._merged(x, f"{blocks.stem}.merger")
 
-    def _merged(self, x: Node, stem: str) -> Node:
-        """Return the projection of Qwen-VL, whose norm is before joining squares or behind it."""
+    def _joined(self, x: Node) -> Node:
+        """Return a vector for each square of 2 x 2 patches, which attend to each other (MiniCPM-V).
+
+        It is their mean, and what two matrices add to it.
+        """
         blocks, width = self._blocks, features(x)
-        is_first = self._settings.projector == "qwen2"
-        norm, up, down = ("ln_q", "mlp.0", "mlp.2") if is_first else _MERGER
-        is_behind = "deepstack" in stem
+        stem = f"{blocks.stem}.vit_merger"
+        squares = opset.reshape(x, i64(-1, 4, width), False)
+        squares = blocks.attended(squares, stem, blocks.attention)
+        y = opset.reshape(squares, i64(-1, 4 * width), False)
+        y = blocks.linear(blocks.norm(y, f"{stem}.pre_norm"), f"{stem}.linear_1")
+        y = blocks.linear(activate("gelu_pytorch_tanh", y), f"{stem}.linear_2", width)
+        y = opset.add(y, opset.reduce_mean(squares, i64(1), False))
+        count = opset.slice(opset.shape_of(x), i64(0), i64(1), i64(1))
+        return opset.reshape(y, opset.concat([count, i64(-1, width)], 0), False)
+
+    def _merged(self, x: Node, stem: str) -> Node:
+        """Return the projection of Qwen-VL and MiniCPM-V.
+
+        Its norm is before joining squares or behind it.
+        """
+        blocks, settings, width = self._blocks, self._settings, features(x)
+        norm, up, down = _MERGERS[settings.projector]
+        is_behind = "deepstack" in stem or settings.projector == "minicpm"
         if not is_behind:
-            x = blocks.norm(x, f"{stem}.{norm}")
-        y = opset.reshape(x, i64(0, -1, self._settings.merge**2 * width), True)
+            x = blocks.norm(x, f"{stem}.{norm}", epsilon=1e-6)
+        y = opset.reshape(x, i64(0, -1, settings.last_merge**2 * width), True)
         if is_behind:
-            y = blocks.norm(y, f"{stem}.{norm}")
+            y = blocks.norm(y, f"{stem}.{norm}", epsilon=1e-6)
         return blocks.linear(activate("gelu", blocks.linear(y, f"{stem}.{up}")), f"{stem}.{down}")
 
     def _by_feature(self, x: Node) -> Node:
@@ -184,4 +208,8 @@ class PatchGraph:
         return blocks.linear(y, f"{blocks.projector}.embedding_projection")
 
 
-_MERGER = ("norm", "linear_fc1", "linear_fc2")
+_MERGERS = {  # the norm and the matrices, by the kind of projection
+    "qwen2": ("ln_q", "mlp.0", "mlp.2"),
+    "qwen3": ("norm", "linear_fc1", "linear_fc2"),
+    "minicpm": ("pre_norm", "linear_1", "linear_2"),
+}

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from mindspore_serving.llm.images.layer_settings import LayerSettings, matrices
-from mindspore_serving.llm.images.tower_settings import outputs_of
+from mindspore_serving.llm.images.tower_settings import outputs_of, siglip_layers
 
-Projector = Literal["qwen2", "qwen3", "glm", "mlp", "mistral3", "gemma4"]
+Projector = Literal["qwen2", "qwen3", "glm", "mlp", "mistral3", "gemma4", "minicpm"]
 _GATED = matrices("mlp", "gate_proj up_proj down_proj")
 
 
@@ -22,19 +22,22 @@ class PatchSettings:
 
     Attributes:
         form: what an image processor returns: "grid" has patches square by square and their grid,
-            "pixels" an image, and "padded" patches row by row with their places.
+            "pixels" an image, "padded" patches row by row with their places, and "slices" rows of
+            the patches of several images, one after another.
         patches: name of the tensor that embeds patches.
         patch_size: side of a patch, in pixels.
         merge: see above.
         layers: its layers.
         outputs: numbers of layers whose outputs are used, joined; 0 for the first layer's input.
-        theta: base of rotary positions.
+        theta: base of rotary positions; 0 for none.
         head_size: features of a head.
         projector: kind of the projection.
         rope_layout: how angles of rows and columns follow each other in a head: "halves" has both
             twice, "mixed" too, with frequencies in turns, and "parts" rotates each for itself.
         table: name of the table of positions, which are added; "" if there is none.
         resampling: how `table`, a square, fits to an image; "sum" adds a row's and a column's.
+        joining: number of the layer, from 0, behind which squares of 2 x 2 patches become one, of
+            which the others are then squares; -1 if there is none.
         first_norm: name of the norm behind the embedding of patches; "" if there is none.
         deep: numbers of layers, from 0, whose outputs are projected too (DeepStack).
         window: side of the windows of attention in merged patches; 0 for none.
@@ -44,7 +47,7 @@ class PatchSettings:
         is_standardized: vectors are standardised before the projection.
     """
 
-    form: Literal["grid", "pixels", "padded"]
+    form: Literal["grid", "pixels", "padded", "slices"]
     patches: str
     patch_size: int
     merge: int
@@ -55,7 +58,8 @@ class PatchSettings:
     projector: Projector
     rope_layout: Literal["halves", "mixed", "parts"] = "halves"
     table: str = ""
-    resampling: Literal["bilinear", "bicubic", "sum"] = "bilinear"
+    resampling: Literal["bilinear", "bicubic", "nearest", "sum"] = "bilinear"
+    joining: int = -1
     first_norm: str = ""
     deep: tuple[int, ...] = ()
     window: int = 0
@@ -63,6 +67,11 @@ class PatchSettings:
     last_activation: str = "gelu"
     last_epsilon: float = 1e-6
     is_standardized: bool = False
+
+    @property
+    def last_merge(self) -> int:
+        """Side of the squares that the projection joins."""
+        return self.merge // 2 if self.joining >= 0 else self.merge
 
 
 def find_patch_settings(config: Any) -> PatchSettings | None:
@@ -200,11 +209,36 @@ def _gemma4(config: Any, vision: Any) -> PatchSettings | None:
     )
 
 
+def _minicpm(config: Any, vision: Any) -> PatchSettings | None:
+    joins = config.downsample_mode != "4x"
+    is_square = isinstance(vision.image_size, int) and isinstance(vision.patch_size, int)
+    kernels = {tuple(vision.window_kernel_size), tuple(config.merge_kernel_size)}
+    if not is_square or kernels != {(2, 2)} or config.merger_times != 1:
+        return None
+    if joins and not 0 <= vision.insert_layer_id < vision.num_hidden_layers:
+        return None
+    return PatchSettings(
+        form="slices",
+        patches="embeddings.patch_embedding",
+        patch_size=vision.patch_size,
+        merge=4 if joins else 2,
+        layers=siglip_layers(vision),
+        outputs=(vision.num_hidden_layers,),
+        theta=0.0,
+        head_size=vision.hidden_size // vision.num_attention_heads,
+        projector="minicpm",
+        table="embeddings.position_embedding.weight",
+        resampling="nearest",
+        joining=vision.insert_layer_id if joins else -1,
+    )
+
+
 _ROWS: dict[str, Callable[[Any, Any], PatchSettings | None]] = {
     "Gemma4ForConditionalGeneration": _gemma4,
     "Glm4vForConditionalGeneration": _glm4v,
     "Glm4vMoeForConditionalGeneration": _glm4v,
     "LlavaForConditionalGeneration": _pixtral,
+    "MiniCPMV4_6ForConditionalGeneration": _minicpm,
     "Mistral3ForConditionalGeneration": _mistral3,
     "Qwen2VLForConditionalGeneration": _qwen2_vl,
     "Qwen2_5_VLForConditionalGeneration": _qwen2_5_vl,

@@ -1,7 +1,7 @@
 """Patches of an image, square by square, and their positions, as towers take them.
 
 A tower sees one order of patches whatever its image processor's is: squares of `merge` x `merge`
-patches row by row, each row by row. Knows no runtime.
+patches row by row, each row by row, or by squares of 2 x 2 patches. Knows no runtime.
 """
 
 from dataclasses import dataclass
@@ -41,16 +41,18 @@ class Windows:
     slots: Indices
 
 
-def read_patches(image: Inputs, settings: PatchSettings) -> Patches:
-    """Return the patches of an image.
+def read_patches(image: Inputs, settings: PatchSettings) -> list[Patches]:
+    """Return the patches of an image, or of each of its slices.
 
     Raises ValueError if the output of its image processor does not fit.
     """
     pixels = image["pixel_values"]
     if settings.form == "grid":
         frames, height, width = map(int, image["image_grid_thw"][0])
-        return Patches(pixels.reshape(frames, height * width, -1), height, width)
-    patch, merge = settings.patch_size, settings.merge
+        return [Patches(pixels.reshape(frames, height * width, -1), height, width)]
+    if settings.form == "slices":
+        return _slices(pixels[0], image["target_sizes"], settings)
+    patch = settings.patch_size
     if settings.form == "pixels":
         height, width = (int(size) // patch for size in image["image_sizes"][0])
         image_pixels = pixels[0, :, : height * patch, : width * patch]
@@ -64,21 +66,44 @@ def read_patches(image: Inputs, settings: PatchSettings) -> Patches:
         rows[spots[is_real] @ [1, width]] = 2 * (pixels[0, is_real] - 0.5)
         if is_real.sum() != len(rows):
             raise ValueError(f"{is_real.sum()} patches do not fill {height} x {width}")
+    return [_ordered(rows, height, width, settings)]
+
+
+def _slices(pixels: Floats, sizes: Indices, settings: PatchSettings) -> list[Patches]:
+    """Return the patches of slices of `sizes`, whose rows of patches follow each other."""
+    patch = settings.patch_size
+    rows = pixels.reshape(3, patch, -1, patch).transpose(2, 0, 1, 3).reshape(-1, 3 * patch**2)
+    counts = [int(height * width) for height, width in sizes]
+    if sum(counts) != len(rows):
+        raise ValueError(f"{len(rows)} patches do not fill slices of {sizes.tolist()}")
+    parts = np.split(rows, np.cumsum(counts)[:-1])
+    return [
+        _ordered(part, int(height), int(width), settings)
+        for part, (height, width) in zip(parts, sizes, strict=True)
+    ]
+
+
+def _ordered(rows: Floats, height: int, width: int, settings: PatchSettings) -> Patches:
+    """Return patches that are given row by row.  Raises ValueError if they are no squares."""
+    merge = settings.merge
     if height % merge or width % merge:
         raise ValueError(f"{height} x {width} patches are no squares of {merge} x {merge}")
-    return Patches(rows[_order(height, width, merge)][None], height, width)
+    return Patches(rows[_order(height, width, settings)][None], height, width)
 
 
-def _order(height: int, width: int, merge: int) -> Indices:
+def _order(height: int, width: int, settings: PatchSettings) -> Indices:
     """Return the index, row by row, of each patch in the order of squares."""
-    cells = np.arange(height * width).reshape(height // merge, merge, width // merge, merge)
-    return cells.swapaxes(1, 2).reshape(-1)
+    merge, inner = settings.merge, settings.merge // settings.last_merge
+    cells = np.arange(height * width).reshape(
+        height // merge, merge // inner, inner, width // merge, merge // inner, inner
+    )
+    return cells.transpose(0, 3, 1, 4, 2, 5).reshape(-1)
 
 
 @lru_cache(maxsize=8)
 def rotary_tables(height: int, width: int, settings: PatchSettings) -> tuple[Floats, Floats]:
     """Return cosines and sines of the angles of each patch, [height * width, head_size]."""
-    rows, columns = np.divmod(_order(height, width, settings.merge), width)
+    rows, columns = np.divmod(_order(height, width, settings), width)
     size = settings.head_size
     if settings.rope_layout == "mixed":
         frequencies = _frequencies(size, settings.theta)
@@ -113,7 +138,7 @@ def positions(table: Floats, height: int, width: int, settings: PatchSettings) -
         )
         square = table.reshape(side, side, -1)
         grid = np.einsum("hs,wt,stc->hwc", by_row, by_column, square, optimize=True)
-    return grid.reshape(height * width, -1)[_order(height, width, settings.merge)]
+    return grid.reshape(height * width, -1)[_order(height, width, settings)]
 
 
 @lru_cache(maxsize=8)

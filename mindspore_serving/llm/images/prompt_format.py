@@ -24,6 +24,7 @@ class ImagePromptFormat:
         options: arguments for the image processor.
         frame: tokens before and after the vectors of an image, if config.json has them.
         is_framed: templates write the first token of `frame` for an image, not the placeholder.
+        ends_in_vector: the last vector is that of the token after the others.
         words: further tokens that `write` writes, which the tokenizer must have.
         is_bidirectional: tokens of an image attend to each other in both directions.
         fill_id: the token that the model reads in place of each placeholder; None for the same.
@@ -43,6 +44,7 @@ class ImagePromptFormat:
     options: Mapping[str, Any]
     frame: tuple[int, ...] = ()
     is_framed: bool = False
+    ends_in_vector: bool = False
     words: tuple[str, ...] = ()
     is_bidirectional: bool = False
     fill_id: int | None = None

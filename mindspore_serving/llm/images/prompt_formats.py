@@ -6,7 +6,7 @@ pixels.
 
 from collections.abc import Callable
 
-from mindspore_serving.llm.images.gemma_formats import gemma3, gemma4
+from mindspore_serving.llm.images.gemma_formats import gemma3, gemma3n, gemma4
 from mindspore_serving.llm.images.llava_formats import llava, llava_next, llava_onevision
 from mindspore_serving.llm.images.prompt_format import Config, ImagePromptFormat
 from mindspore_serving.llm.images.qwen_formats import glm_v, qwen2_vl, qwen3_vl
@@ -15,6 +15,7 @@ from mindspore_serving.llm.images.tile_formats import idefics, internvl, minicpm
 
 _ROWS: dict[str, Callable[[Config], ImagePromptFormat | None]] = {
     "Gemma3ForConditionalGeneration": gemma3,
+    "Gemma3nForConditionalGeneration": gemma3n,
     "Gemma4ForConditionalGeneration": gemma4,
     "Glm4vForConditionalGeneration": glm_v,
     "Glm4vMoeForConditionalGeneration": glm_v,

@@ -211,7 +211,7 @@ class PromptImageReader(ImageReader):
         return prompt_format.write(self._names, prompt_format.count, processed)
 
     def _count(self, text: str) -> int:
-        return text.count(self._names[0])
+        return text.count(self._names[0]) + self.prompt_format.ends_in_vector
 
 
 def expand(text: str, token: str, texts: Sequence[str], kind: str) -> str:
@@ -284,7 +284,11 @@ def open_processor(directory: Path) -> Any:
         raise StartError(extras.missing(error, "a model that takes images")) from error
     try:
         return transformers.AutoImageProcessor.from_pretrained(
-            directory, local_files_only=True, trust_remote_code=False, backend="pil"
+            directory,
+            local_files_only=True,
+            trust_remote_code=False,
+            backend="pil",
+            class_info_file=None,  # of OneFormer, for training: it would be downloaded
         )
     except Exception as error:  # the library has no errors of its own
         raise StartError(
@@ -297,13 +301,19 @@ def process_image(processor: Any, image: Any) -> dict[str, "npt.NDArray[Any]"]:
 
     Raises InvalidInputs for an image that the processor does not accept.
     """
+    processed = run_processor(processor, image)
+    return {name: array for name, array in processed.items() if isinstance(array, np.ndarray)}
+
+
+def run_processor(processor: Any, image: Any) -> Mapping[str, Any]:
+    """Return what `processor` makes of an image.  Raises InvalidInputs if it does not accept it."""
     try:
-        processed = processor([image], return_tensors="np")
+        processed: Mapping[str, Any] = processor([image], return_tensors="np")
+        return processed
     except MemoryError:  # a very thin image is enlarged beyond the memory
         raise
     except Exception as error:  # the library has no errors of its own
         raise InvalidInputs(f"image cannot be prepared: {error_text(error)}") from error
-    return {name: array for name, array in processed.items() if isinstance(array, np.ndarray)}
 
 
 def has_processor(directory: Path) -> bool:

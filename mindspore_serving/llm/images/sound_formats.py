@@ -49,11 +49,6 @@ class SoundFormat:
     merge_size: int = 0
     library_class: str = "AutoFeatureExtractor"
 
-    @property
-    def vector_ids(self) -> set[int]:
-        """Tokens that have vectors of sounds."""
-        return {self.token_id, *(self.frame[1:] if self.ends_in_vector else ())}
-
 
 def find_sound_format(config: Config) -> SoundFormat | None:
     """Return the format of the model with this config.json, None if it takes no sounds.

@@ -2,12 +2,14 @@
 
 import inspect
 from collections.abc import Callable, Collection, Sequence
+from importlib import import_module
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from mindspore_serving import extras
 from mindspore_serving.backends.source import error_text
-from mindspore_serving.errors import ServingError
+from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.images.messages import AUDIO, IMAGE, PHRASES
 from mindspore_serving.llm.images.tower_pass import Inputs
 from mindspore_serving.llm.step import Vectors
@@ -48,7 +50,7 @@ class TorchTower:
 def image_tower(model: Any) -> TorchTower:
     """Return the vision tower of a model."""
     names = frozenset(inspect.signature(model.get_image_features).parameters)
-    return TorchTower(model, IMAGE, names, _image_features)
+    return TorchTower(model, IMAGE, names, _IMAGES.get(model.config.model_type, _image_features))
 
 
 def sound_tower(model: Any) -> TorchTower:
@@ -103,7 +105,17 @@ def _gemma4(model: Any, inputs: dict[str, Any]) -> Any:
     return output.pooler_output[output.attention_mask]
 
 
-def _gemma3n(model: Any, inputs: dict[str, Any]) -> Any:
+def _gemma3n_images(model: Any, inputs: dict[str, Any]) -> Any:
+    """Return the vectors of each image, followed by that of its end."""
+    import torch
+
+    vectors = model.get_image_features(**inputs, return_dict=True).pooler_output
+    name = torch.tensor([model.config.eoi_token_id], device=vectors.device)
+    end = model.embed_vision(input_ids=name)
+    return torch.cat([vectors, end.expand(len(vectors), 1, -1)], 1).flatten(0, 1)
+
+
+def _gemma3n_sounds(model: Any, inputs: dict[str, Any]) -> Any:
     """Compute what the library does within the pass of its whole model.
 
     The vectors of each sound are followed by those of padding, and by that of its end.
@@ -148,29 +160,52 @@ _OF_THINKER = {  # by patterns
 }
 
 
-def sound_part(model_type: str) -> Any:
-    """Return the library's class for the sound tower alone, where that is loaded alone, or None.
+def towers_alone(model_type: str, *, sees: bool, hears: bool) -> Any:
+    """Return the library's class for the towers that are used, where these are loaded alone.
 
-    The library makes Gemma 3n's vision tower by timm.
+    Else return None.  The library makes Gemma 3n's vision tower by timm, which sounds do not need.
     """
     if model_type != "gemma3n":
         return None
+    from transformers import AutoModel
     from transformers.models.gemma3n import modeling_gemma3n as library
 
-    class SoundPart(library.Gemma3nPreTrainedModel):  # type: ignore[misc]
+    class Towers(library.Gemma3nPreTrainedModel):  # type: ignore[misc]
+        get_image_features = library.Gemma3nModel.get_image_features
+
         def __init__(self, config: Any) -> None:
             super().__init__(config)
-            self.audio_tower = library.Gemma3nAudioEncoder(config.audio_config)
-            self.embed_audio = library.Gemma3nMultimodalEmbedder(
-                config.audio_config, config.text_config
-            )
+            embedder, text = library.Gemma3nMultimodalEmbedder, config.text_config
+            if sees:
+                self.vision_tower = AutoModel.from_config(config.vision_config)
+                self.embed_vision = embedder(config.vision_config, text)
+            if hears:
+                self.audio_tower = library.Gemma3nAudioEncoder(config.audio_config)
+                self.embed_audio = embedder(config.audio_config, text)
             self.post_init()
 
-    return SoundPart
+    return Towers
 
 
+def check_libraries(model_type: str) -> None:
+    """Raise StartError unless the libraries of the vision tower of `model_type` can be imported."""
+    if model_type != "gemma3n":
+        return
+    try:
+        import_module("timm")
+    except ModuleNotFoundError as error:
+        raise StartError(extras.missing(error, "the vision tower of Gemma 3n")) from error
+    except Exception as error:  # torchvision's, beside another build of PyTorch
+        raise StartError(
+            "the vision tower of Gemma 3n needs timm, which cannot be imported: "
+            f"{error_text(error)}; install torch and torchvision from the same index, as builds "
+            "for CPUs and for CUDA do not fit"
+        ) from error
+
+
+_IMAGES: dict[str, Compute] = {"gemma3n": _gemma3n_images}
 _SOUNDS: dict[str, Compute] = {
-    "gemma3n": _gemma3n,
+    "gemma3n": _gemma3n_sounds,
     "gemma4": _gemma4,
     "qwen2_audio": _qwen2_audio,
     "qwen3_asr": _projected,

@@ -26,8 +26,8 @@ from mindspore_serving.llm.images.sound_formats import find_sound_format
 from mindspore_serving.llm.images.torch_tower import (
     image_tower,
     library_form,
-    sound_part,
     sound_tower,
+    towers_alone,
 )
 from mindspore_serving.llm.images.tower_pass import MAX_BATCH_BYTES, Inputs, TowerPass
 from mindspore_serving.llm.step import Vectors
@@ -163,12 +163,13 @@ def _open_passes(
     sees = config.max_images > 0 and find_prompt_format(fields) is not None
     hears = config.max_audios > 0 and find_sound_format(fields) is not None
     seeing: TowerPass | None = _open_graph(directory, config, runtime) if sees else None
-    if hears or (sees and seeing is None):
-        model = _load(directory, config, hears=hears)
-        if sees and seeing is None:
-            seeing = image_tower(model)
-        return seeing, sound_tower(model) if hears else None
-    return seeing, None
+    lacks_images = sees and seeing is None
+    if not hears and not lacks_images:
+        return seeing, None
+    model = _load(directory, config, sees=lacks_images, hears=hears)
+    if lacks_images:
+        seeing = image_tower(model)
+    return seeing, sound_tower(model) if hears else None
 
 
 def _open_graph(directory: Path, config: EngineConfig, runtime: str) -> TowerPass | None:
@@ -185,7 +186,7 @@ def _open_graph(directory: Path, config: EngineConfig, runtime: str) -> TowerPas
     return tower
 
 
-def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
+def _load(directory: Path, config: EngineConfig, *, sees: bool, hears: bool) -> Any:
     """Load the library's model without its language model."""
     try:
         import torch
@@ -202,7 +203,7 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
             directory, local_files_only=True, trust_remote_code=False
         )
         settings, names = library_form(settings)
-        alone = sound_part(settings.model_type)
+        alone = towers_alone(settings.model_type, sees=sees, hears=hears)
         if alone is None:
             settings = _without_language(settings, hears=hears)
         model, loaded = (alone or transformers.AutoModelForMultimodalLM).from_pretrained(
@@ -223,7 +224,7 @@ def _load(directory: Path, config: EngineConfig, *, hears: bool) -> Any:
         ) from error
     finally:
         transformers.logging.set_verbosity(verbosity)
-    read = (*([] if alone else [IMAGES]), *([SOUNDS] if hears else []))
+    read = (*([IMAGES] if sees or not alone else []), *([SOUNDS] if hears else []))
     for name in sorted(loaded["unexpected_keys"]):
         if any(row.has(name, ()) for row in read) and not any(
             row.has(name, ()) for row in LEFTOVERS if row not in read

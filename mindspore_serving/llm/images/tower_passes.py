@@ -27,6 +27,7 @@ _NAMES = {
     "grid": ("pixel_values", "image_grid_thw"),
     "pixels": ("pixel_values", "image_sizes"),
     "padded": ("pixel_values", "image_position_ids"),
+    "slices": ("pixel_values", "target_sizes"),
 }
 
 
@@ -108,7 +109,7 @@ class PatchTower:
         Images with as many patches are computed together, whatever their shapes are.
         """
         try:
-            read = [read_patches(image, self._settings) for image in images]
+            read = [part for image in images for part in read_patches(image, self._settings)]
         except (ValueError, KeyError, IndexError) as error:
             raise ServingError(f"an image cannot be computed: {error_text(error)}") from error
         groups: dict[int, list[int]] = {}
@@ -120,7 +121,7 @@ class PatchTower:
             ends = np.cumsum([len(read[index].values) for index in indices])[:-1]
             vectors |= dict(zip(indices, np.split(together, ends), strict=True))
         width = vectors[0].shape[-1]
-        return np.concatenate([vectors[index].reshape(-1, width) for index in range(len(images))])
+        return np.concatenate([vectors[index].reshape(-1, width) for index in range(len(read))])
 
     def warm_up(self) -> None:
         """Compute an image, which packs the weights."""
@@ -134,12 +135,11 @@ class PatchTower:
         """Return the vectors of frames with as many patches, [frames, count, width]."""
         settings = self._settings
         shapes = [(each.height, each.width) for each in images for _ in each.values]
-        tables = [rotary_tables(*shape, settings) for shape in shapes]
-        inputs = {
-            "patches": np.concatenate([each.values for each in images]),
-            "cos": np.stack([cos for cos, _ in tables]),
-            "sin": np.stack([sin for _, sin in tables]),
-        }
+        inputs = {"patches": np.concatenate([each.values for each in images])}
+        if settings.theta:
+            tables = [rotary_tables(*shape, settings) for shape in shapes]
+            inputs["cos"] = np.stack([cos for cos, _ in tables])
+            inputs["sin"] = np.stack([sin for _, sin in tables])
         if self._table is not None:
             added = {shape: positions(self._table, *shape, settings) for shape in set(shapes)}
             inputs["positions"] = np.stack([added[shape] for shape in shapes])

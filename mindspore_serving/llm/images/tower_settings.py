@@ -172,16 +172,20 @@ def _siglip(vision: Any, projector: Literal["shuffle", "pool"], scale: int) -> T
 
 
 def _sizes(vision: Any) -> dict[str, Any]:
-    layers = LayerSettings(
+    return {
+        "image_size": vision.image_size,
+        "patch_size": vision.patch_size,
+        "layers": siglip_layers(vision),
+    }
+
+
+def siglip_layers(vision: Any) -> LayerSettings:
+    """Return the layers of SigLIP, CLIP and towers after them."""
+    return LayerSettings(
         vision.num_attention_heads, vision.hidden_act, vision.layer_norm_eps,
         "encoder.layers.{}", ("layer_norm1", "layer_norm2"), matrices("self_attn"),
         "self_attn.out_proj", matrices("mlp", "fc1 fc2"),
     )  # fmt: skip
-    return {
-        "image_size": vision.image_size,
-        "patch_size": vision.patch_size,
-        "layers": layers,
-    }
 
 
 _ROWS: dict[str, Callable[[Any, Any], TowerSettings | None]] = {

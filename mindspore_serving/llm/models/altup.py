@@ -5,7 +5,7 @@ the change that the blocks made.  Before the first layer and after the last ther
 Paper: "Alternating Updates for Efficient Transformers", arXiv:2301.13310.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from mindspore_serving.llm.models.layer import Layer, layer_input_update
@@ -18,25 +18,30 @@ Block: TypeAlias = Callable[[Layer, Tensor], Tensor]
 
 
 def run_layers(
-    ops: Ops, spec: ModelSpec, x: Tensor, block: Block, layer_inputs: Sequence[Tensor]
-) -> Tensor:
-    """Run all layers on `x`, the embeddings, with `streams.count` hidden states per token.
+    ops: Ops, spec: ModelSpec, states: States, block: Block, layer_inputs: Mapping[int, Tensor]
+) -> States:
+    """Run the layers of `spec` with `streams.count` hidden states per token.
 
-    `block` runs one layer; `layer_inputs` are the layers' extra inputs, [T, layer_inputs] each, or
-    none. Returns [T, H].
+    `states` are the embeddings alone for the first stage; `block` runs one layer; `layer_inputs`
+    are the layers' extra inputs, [T, layer_inputs] each, or none.  Returns the states, the last
+    stage a single one, [T, H].
     """
     streams = spec.streams
     assert streams is not None
-    states = [x, *_project(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]
+    if spec.is_first:
+        (x,) = states
+        states = [x, *_project(ops, spec, [x] * (streams.count - 1), x, "altup_projections")]
     for i in spec.layers:
         layer = Layer(ops, spec, i)
         states = _predict(layer, states, streams)
         states = _correct(layer, states, block(layer, states[streams.active]), streams)
         if layer_inputs:
             states = _add_input_update(layer, states, layer_inputs[i], streams)
+    if not spec.is_last:
+        return states
     first, *inactive = states
     projected = _project(ops, spec, inactive, first, "altup_unembed_projections")
-    return ops.scale(_sum(ops, [first, *projected]), 1 / streams.count)
+    return [ops.scale(_sum(ops, [first, *projected]), 1 / streams.count)]
 
 
 def _project(ops: Ops, spec: ModelSpec, states: States, first: Tensor, name: str) -> States:

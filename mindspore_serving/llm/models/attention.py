@@ -17,7 +17,6 @@ from mindspore_serving.llm.models.ops import (
     Tensor,
     latent_sizes,
 )
-from mindspore_serving.llm.models.positions import alibi_slopes
 from mindspore_serving.llm.models.rope import Rope
 from mindspore_serving.llm.models.spec import ModelSpec
 
@@ -34,13 +33,12 @@ class AttentionContext:
     tables: Tensor | None
     local: Tensor | None  # tables of layers with a sliding window
     query_scale: Tensor | None  # [T, 1]
-    slopes: tuple[float, ...] | None
     shared: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> "AttentionContext":
         """Compute the context of a pass over `inputs`."""
-        tables = local = query_scale = slopes = None
+        tables = local = query_scale = None
         if any(spec.rotated):
             local = tables = _tables(ops, spec.rope, inputs)
         if spec.local_rope is not None:
@@ -48,10 +46,7 @@ class AttentionContext:
         if spec.temperature:
             t = spec.temperature
             query_scale = ops.query_scale(inputs.positions, t.beta, t.length, t.first)
-        if spec.architecture.alibi:
-            scale = spec.attention_scale if spec.architecture.alibi_scaled else 1.0
-            slopes = tuple(slope * scale for slope in alibi_slopes(spec.num_heads))
-        return cls(tables, local, query_scale, slopes)
+        return cls(tables, local, query_scale)
 
 
 def _tables(ops: Ops, rope: Rope, inputs: DecoderInputs) -> Tensor:
@@ -77,7 +72,7 @@ def attention(layer: Layer, h: Tensor, context: AttentionContext) -> Tensor:
 
 def _attend(layer: Layer, h: Tensor, tables: Tensor | None, context: AttentionContext) -> Tensor:
     ops, spec, names, index = layer.ops, layer.spec, layer.architecture.names, layer.index
-    source, attention_spec = spec.sources[index], spec.attention(index, context.slopes)
+    source, attention_spec = spec.sources[index], spec.attention(index)
     gate = None
     if source != index:
         q = _normalise_and_rotate(layer, layer.linear(h, names.qkv[0], spec.qkv_bias), tables)
@@ -145,7 +140,7 @@ def _normalise_and_rotate(
 def _head_norm(layer: Layer, x: Tensor, name: str, num_heads: int) -> Tensor:
     ops, architecture, eps = layer.ops, layer.architecture, layer.spec.norm_eps
     if architecture.qk_norm == OF_ALL:
-        return layer.norm(x, name)
+        return ops.spanning_rms_norm(x, layer.weight(name), 1, eps)
     if architecture.qk_norm == OF_EACH_HEAD:
         return ops.head_layer_norm(x, layer.weight(name), num_heads, eps)
     weight = None if architecture.qk_norm == UNWEIGHTED else layer.weight(name)

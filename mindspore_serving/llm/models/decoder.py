@@ -4,10 +4,10 @@ Embeddings, layers, final norm and output matrix, each as the description of the
 Knows no runtime.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 
-from mindspore_serving.llm.models import altup
+from mindspore_serving.llm.models import altup, stage_arrays
 from mindspore_serving.llm.models.attention import AttentionContext, attention
 from mindspore_serving.llm.models.layer import Layer, layer_input_update, layer_inputs, norm, scaled
 from mindspore_serving.llm.models.mixture import feed_forward
@@ -24,13 +24,14 @@ from mindspore_serving.llm.models.prediction import (
     PROJECTION,
 )
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.stage_arrays import StageArrays
 from mindspore_serving.llm.models.states import recurrence
 
 
 def decoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
     """Return the logits of `inputs.rows`, [num_logits, vocab].
 
-    A pipeline stage before the last returns the hidden states of all tokens, [tokens, H].
+    A pipeline stage before the last returns the arrays of all tokens for the next one.
 
     Raises StartError: unknown activation.
     """
@@ -118,18 +119,27 @@ def encoder(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
 def _run(
     ops: Ops, spec: ModelSpec, inputs: DecoderInputs, kept: list[Tensor] | None = None
 ) -> Tensor:
-    """Run the layers of `spec` on the tokens, or on the hidden states of the stage before.
+    """Run the layers of `spec` on the tokens, or on the arrays of the stage before.
 
-    Appends the inputs of `spec.kept_layers` to `kept`.
+    Appends the inputs of `spec.kept_layers` to `kept`.  Returns hidden states; a stage before the
+    last the arrays for the next one.
     """
-    x = _embed(ops, spec, inputs) if spec.is_first else inputs.hidden
     context = AttentionContext.of(ops, spec, inputs)
-    extra_inputs = layer_inputs(ops, spec, x, inputs.token_ids)
+    if spec.is_first:
+        x = _embed(ops, spec, inputs)
+        arrays = StageArrays([x], layer_inputs(ops, spec, x, inputs.token_ids), context.shared)
+    else:
+        arrays = stage_arrays.split(ops, spec, inputs.hidden)
+        context.shared.update(arrays.shared)
     block = partial(_block, context=context, kept=kept)
     if spec.image_levels and inputs.features is not None:
         block = partial(_deepen, block=block, inputs=inputs)
     layers = altup.run_layers if spec.streams else _run_layers
-    return layers(ops, spec, x, block, extra_inputs)
+    states = layers(ops, spec, arrays.states, block, arrays.layer_inputs)
+    if spec.is_last:
+        (x,) = states
+        return x
+    return stage_arrays.join(ops, spec, StageArrays(states, arrays.layer_inputs, context.shared))
 
 
 def _deepen(layer: Layer, x: Tensor, block: altup.Block, inputs: DecoderInputs) -> Tensor:
@@ -156,23 +166,25 @@ def _embed(ops: Ops, spec: ModelSpec, inputs: DecoderInputs) -> Tensor:
         x = ops.replace_rows(x, inputs.feature_rows, _image_features(ops, spec, inputs, 0))
     if names.positions:
         table = ops.weight(f"{names.positions}.weight")
-        x = ops.add(x, ops.embedding(inputs.positions, table))
+        x = ops.add(x, ops.whole_embedding(inputs.positions, table))
     if names.types:
-        x = ops.add(x, ops.embedding(inputs.types, ops.weight(f"{names.types}.weight")))
+        table = ops.weight(f"{names.types}.weight")
+        x = ops.add(x, ops.whole_embedding(inputs.types, table))
     return norm(ops, spec, x, names.embedding_norm) if names.embedding_norm else x
 
 
 def _run_layers(
-    ops: Ops, spec: ModelSpec, x: Tensor, block: altup.Block, extra_inputs: Sequence[Tensor]
-) -> Tensor:
+    ops: Ops, spec: ModelSpec, states: altup.States, block: altup.Block,
+    extra_inputs: Mapping[int, Tensor],
+) -> altup.States:  # fmt: skip
     """Run the layers as `altup.run_layers` does, with one hidden state per token."""
-    names = spec.architecture.names
+    names, (x,) = spec.architecture.names, states
     for i in spec.layers:
         layer = Layer(ops, spec, i)
         x = block(layer, x)
         x = ops.add(x, layer_input_update(layer, x, extra_inputs[i])) if extra_inputs else x
         x = ops.gain(x, ops.weight(f"{names.layers}.{i}.{names.scalar}")) if names.scalar else x
-    return x
+    return [x]
 
 
 def _block(

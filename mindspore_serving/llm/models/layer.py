@@ -127,14 +127,14 @@ def norm(ops: Ops, spec: ModelSpec, x: Tensor, name: str) -> Tensor:
     return ops.layer_norm(x, weight, bias, spec.norm_eps, plus_one=kind == LAYER_PLUS_ONE)
 
 
-def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Sequence[Tensor]:
+def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> dict[int, Tensor]:
     """Return the extra input of each layer, [T, layer_inputs]; none if the model has none.
 
     `x` are the embeddings of the tokens as layers get them, [T, H].
     """
     width, count = spec.layer_inputs, spec.num_layers
     if not width:
-        return ()
+        return {}
     names = spec.architecture.names
     if spec.layer_vocab_size < spec.vocab_size:
         token_ids = ops.below(token_ids, spec.layer_vocab_size)
@@ -145,7 +145,7 @@ def layer_inputs(ops: Ops, spec: ModelSpec, x: Tensor, token_ids: Tensor) -> Seq
     gain = ops.weight(f"{stem}per_layer_projection_norm.weight")
     projected = ops.head_rms_norm(projected, gain, count, spec.norm_eps)
     combined = ops.add(projected, ops.scale(embedded, width**0.5))
-    return ops.split(ops.scale(combined, 2**-0.5), [width] * count)
+    return dict(enumerate(ops.split(ops.scale(combined, 2**-0.5), [width] * count)))
 
 
 def layer_input_update(layer: Layer, x: Tensor, layer_input: Tensor) -> Tensor:

@@ -1,10 +1,8 @@
 """Mixture-of-experts feed-forward block: a router chooses some experts for each token."""
 
-from collections.abc import Sequence
-
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.descriptions.architecture import SILU, Experts, ParallelMixture
-from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock
+from mindspore_serving.llm.models.expert_block import Expert, ExpertBlock, HeldExperts
 from mindspore_serving.llm.models.layer import Layer
 from mindspore_serving.llm.models.ops import Tensor
 from mindspore_serving.llm.models.spec_parts import Mixture
@@ -36,10 +34,9 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
         correction = ops.weight(
             f"{layer.architecture.names.layers}.{layer.index}.{names.correction}"
         )
-    held = ops.held_experts(layer.index)
+    held, experts = _held_experts(layer, mixture, names)
     latent = names.latent if mixture.is_latent else None
     x = layer.linear(h, latent[0], spec.mlp_bias) if latent else h
-    experts = _experts(layer, names, range(mixture.num_experts) if held is None else held.numbers)
     block = ExpertBlock(experts, mixture.routing, correction, clamp=mixture.clamp, held=held)
     out = ops.moe(x, scores, block)
     out = layer.linear(out, latent[1], spec.mlp_bias) if latent else out
@@ -49,7 +46,7 @@ def _mixture(layer: Layer, h: Tensor, mixture: Mixture, names: Experts) -> Tenso
 def _dense_and_experts(
     layer: Layer, h: Tensor, x: Tensor, mixture: Mixture, names: ParallelMixture
 ) -> Tensor:
-    """Return the sum of the dense block and the experts, each with its norms."""
+    """Return the sum of the dense block and the experts, each with its norm of its sum."""
     ops, spec, experts = layer.ops, layer.spec, layer.architecture.experts
     assert experts is not None
     if spec.activation != GELU:
@@ -58,16 +55,21 @@ def _dense_and_experts(
     gain, gains = ops.weight(prefix + names.router_gain), ops.weight(prefix + names.gains)
     router_input = ops.scale(ops.rms_norm(x, gain, spec.norm_eps), spec.hidden_size**-0.5)
     scores = layer.linear(router_input, experts.router, experts.router_bias)
-    all_experts = _experts(layer, experts, range(mixture.num_experts))
+    held, held_experts = _held_experts(layer, mixture, experts)
     expert_input = layer.norm(x, names.input_norm)
-    out = ops.moe(
-        expert_input, scores, ExpertBlock(all_experts, mixture.routing, gains=gains, is_gelu=True)
-    )
-    return ops.add(layer.norm(layer.mlp(h), names.dense_norm), layer.norm(out, names.output_norm))
+    block = ExpertBlock(held_experts, mixture.routing, gains=gains, is_gelu=True, held=held)
+    dense = ops.all_reduce(layer.mlp(h))
+    out = ops.all_reduce(ops.moe(expert_input, scores, block))
+    return ops.add(layer.norm(dense, names.dense_norm), layer.norm(out, names.output_norm))
 
 
-def _experts(layer: Layer, names: Experts, indices: Sequence[int]) -> list[Expert]:
-    return [_expert(layer, names, index) for index in indices]
+def _held_experts(
+    layer: Layer, mixture: Mixture, names: Experts
+) -> tuple[HeldExperts | None, list[Expert]]:
+    """Return the whole experts that this rank holds, and those that it computes with."""
+    held = layer.ops.held_experts(layer.index)
+    indices = range(mixture.num_experts) if held is None else held.numbers
+    return held, [_expert(layer, names, index) for index in indices]
 
 
 def _expert(layer: Layer, names: Experts, index: int) -> Expert:

@@ -84,6 +84,10 @@ class Ops(Protocol):
         """Look up token ids, [T], in a table: [T, H]."""
         ...
 
+    def whole_embedding(self, ids: Tensor, table: Weight) -> Tensor:
+        """Look up `ids`, [T], in a table that every rank has whole, as of positions."""
+        return self.embedding(ids, table)
+
     def replace_rows(self, x: Tensor, indices: Tensor, rows: Tensor) -> Tensor:
         """Return `x`, [T, H], with `rows`, [n, H], in place of the rows at `indices`, [n]."""
         raise StartError("this runtime does not support images; use openvino or torch")
@@ -131,9 +135,9 @@ class Ops(Protocol):
     def spanning_rms_norm(self, x: Tensor, weight: Weight, num_groups: int, eps: float) -> Tensor:
         """Normalise the features of `num_groups` groups, each of which ranks hold in equal parts.
 
-        `weight` has the features of this rank.
+        `weight` has the features of this rank.  Without ranks there is one group.
         """
-        raise StartError("only ranks of a model divide groups of features")
+        return self.rms_norm(x, weight, eps)
 
     def layer_norm(
         self, x: Tensor, weight: Weight | None, bias: Weight | None, eps: float, *,
@@ -279,10 +283,18 @@ class Ops(Protocol):
         """Average over the features, [T, 1]."""
         ...
 
+    def mean_of_ranks(self, x: Tensor) -> Tensor:
+        """Average over the features of all ranks, of which `x` has this rank's part, [T, 1]."""
+        return self.mean(x)
+
     def gaussian_topk(self, x: Tensor, cutoff: float) -> Tensor:
-        """Return how far features exceed their mean plus `cutoff` standard deviations, else 0."""
-        deviation = x - self.mean(x)
-        return self.relu(deviation - self.mean(deviation * deviation) ** 0.5 * cutoff)
+        """Return how far features exceed their mean plus `cutoff` standard deviations, else 0.
+
+        Ranks have parts of `x`.
+        """
+        deviation = x - self.mean_of_ranks(x)
+        variance = self.mean_of_ranks(deviation * deviation)
+        return self.relu(deviation - variance**0.5 * cutoff)
 
     def match_rms(self, x: Tensor, other: Tensor) -> Tensor:
         """Scale `x` to the root mean square of `other`.

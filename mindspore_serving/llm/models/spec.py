@@ -11,6 +11,7 @@ from mindspore_serving.llm.models.layer_state import LayerState, state_of
 from mindspore_serving.llm.models.ops import AttentionSpec
 from mindspore_serving.llm.models.positions import (
     Temperature,
+    alibi_slopes,
     image_axes,
     ropes,
     scaling_of,
@@ -60,6 +61,7 @@ class ModelSpec:
             there are several; one behind the last layer stands for the output of that.
         num_logits: rows of the output matrix, if they are fewer than tokens; 0 otherwise.
         image_levels: layers, from the first on, that add features of images to their outputs.
+        slopes: of ALiBi for the heads of this rank, if they are not those of `alibi_slopes`.
     """
 
     architecture_name: str
@@ -105,22 +107,17 @@ class ModelSpec:
     kept_layers: tuple[int, ...] = ()
     num_logits: int = 0
     image_levels: int = 0
+    slopes: tuple[float, ...] = ()
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """Layers of this process that have keys and values of their own."""
-        return tuple(i for i in self.layers if i in self.attending and self.sources[i] == i)
+        """Layers whose keys and values this process has: all that its layers attend to."""
+        return tuple(sorted({self.sources[i] for i in self.layers if i in self.attending}))
 
     @property
     def gate_bias(self) -> bool:
         """True if gate and up have biases; `mlp_bias` is that of down."""
         return self.mlp_bias and self.architecture.gate_bias
-
-    @property
-    def is_connected(self) -> bool:
-        """True if layers get more from earlier layers than the hidden state."""
-        is_wide = self.streams is not None or bool(self.layer_inputs)
-        return is_wide or self.sources != tuple(range(self.num_layers))
 
     def mixes(self, layer: int) -> bool:
         """Return whether the layer mixes tokens, by attention or by a recurrent state."""
@@ -146,6 +143,14 @@ class ModelSpec:
         return self.hidden_size * (1 + self.image_levels)
 
     @property
+    def alibi(self) -> tuple[float, ...] | None:
+        """Slopes of ALiBi for each head; None without it."""
+        if self.slopes or not self.architecture.alibi:
+            return self.slopes or None
+        scale = self.attention_scale if self.architecture.alibi_scaled else 1.0
+        return tuple(slope * scale for slope in alibi_slopes(self.num_heads))
+
+    @property
     def q_size(self) -> int:
         return self.num_heads * self.head_dim
 
@@ -162,7 +167,7 @@ class ModelSpec:
             and self.temperature is None and self.latent is None
         )  # fmt: skip
 
-    def attention(self, layer: int, alibi: tuple[float, ...] | None = None) -> AttentionSpec:
+    def attention(self, layer: int) -> AttentionSpec:
         names, (num_kv_heads, head_dim) = self.architecture.names, self.heads[layer]
         return AttentionSpec(
             num_heads=self.num_heads,
@@ -171,7 +176,7 @@ class ModelSpec:
             scale=self.attention_scale,
             window=self.windows[layer],
             softcap=self.attention_softcap,
-            alibi=alibi,
+            alibi=self.alibi,
             sinks=f"{names.layers}.{layer}.{names.sinks}" if names.sinks else "",
             latent=self.latent,
             is_causal=self.architecture.bidirectional_windows and not self.windows[layer],

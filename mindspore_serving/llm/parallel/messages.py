@@ -98,33 +98,41 @@ class ReleaseBlocks(Message, frozen=True, tag=16):
 
 
 class DescribeBlocks(Message, frozen=True, tag=18):
-    """Request of the size and the format of a rank's part of a block, as exchange `number`."""
+    """Request of the sizes of a rank's parts of a block and of a state, and of their format.
+
+    The answer is exchange `number`.
+    """
 
     number: int
 
 
-class ReadBlock(Message, frozen=True, tag=19):
-    """Request of bytes `begin` to `end` of the part of a block that a rank has."""
+class ReadPart(Message, frozen=True, tag=19):
+    """Request of bytes `begin` to `end` of the part of a block, or of a state, that a rank has.
+
+    `index` is the number of the block, or with `is_state` of the slot.
+    """
 
     number: int
-    block: int
+    index: int
     begin: int
     end: int
+    is_state: bool = False
 
 
-class WriteBlock(Message, frozen=True, tag=20):
-    """The part of a block that `rank` is to restore."""
+class WritePart(Message, frozen=True, tag=20):
+    """The part of a block, or of a state, that `rank` is to restore; `index` as in `ReadPart`."""
 
     rank: int
-    block: int
+    index: int
     content: bytes
+    is_state: bool = False
 
 
 class GatherCounts(Message, frozen=True, tag=21):
     """Gather the counts of tokens of experts, which all ranks do together."""
 
 
-FromStore: TypeAlias = DescribeBlocks | ReadBlock | WriteBlock
+FromStore: TypeAlias = DescribeBlocks | ReadPart | WritePart
 ToRank: TypeAlias = LoadRank | Compute | ReleaseBlocks | GatherCounts | FromStore
 FromRank: TypeAlias = Hello | Ready | Failed
 FromAgents: TypeAlias = Hello | AgentReady | Failed | Offer | Computed | RankRefused | Beat

@@ -106,7 +106,7 @@ def open_part(directory: str | Path, config: EngineConfig, grid: Grid | None = N
         checkpoint = ShardedCheckpoint(
             checkpoint, spec, shard, splits_experts=not config.expert_parallel
         )
-        part = cut_spec(part, peers.size)
+        part = cut_spec(part, peers.size, peers.rank)
     if mixture is not None:
         experts = RankExperts(mixture, part.layers, config, grid)
     return RankPart(part, decoder, checkpoint, grid, exchange, experts)
@@ -155,13 +155,8 @@ def open_eagle(config: EngineConfig) -> Checkpoint | None:
 def cut_layers(spec: ModelSpec, rank: int, size: int, stage_layers: str = "") -> ModelSpec:
     """Return the spec with the layers of one of `size` stages, by the option `stage_layers`.
 
-    Raises StartError if there are too few, or some that stages cannot compute.
+    Raises StartError if there are too few.
     """
-    if spec.is_connected:
-        raise StartError(
-            f"pipeline_parallel is {size}, but {spec.architecture_name} has layers that share keys "
-            "and values or have inputs of their own, which stages do not send; leave it out"
-        )
     if spec.num_layers < size:
         raise StartError(
             f"pipeline_parallel is {size}, expected at most {spec.num_layers}, the number of the "

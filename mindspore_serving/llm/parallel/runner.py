@@ -114,6 +114,17 @@ class ParallelRunner:
     def write_block(self, block: int, content: memoryview) -> None:
         self._with_blocks(lambda blocks: blocks.write(block, content))
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state in a slot of all ranks."""
+        return self._blocks.state_bytes
+
+    def read_state(self, slot: int) -> memoryview:
+        return self._with_blocks(lambda blocks: blocks.read(slot, is_state=True))
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        self._with_blocks(lambda blocks: blocks.write(slot, content, is_state=True))
+
     def embed(self, step: Step) -> Vectors:
         return self._run_on_all(step, self._local.embed, embeds=True)
 

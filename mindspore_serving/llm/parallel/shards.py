@@ -22,13 +22,11 @@ from mindspore_serving.errors import StartError
 from mindspore_serving.llm.checkpoint.packing import Packed, is_packed
 from mindspore_serving.llm.checkpoint.quantized.parts import StaticInputs
 from mindspore_serving.llm.checkpoint.weights import FLOATS, Checkpoint
-from mindspore_serving.llm.descriptions.architecture import Experts
-from mindspore_serving.llm.descriptions.families import FAMILIES
+from mindspore_serving.llm.descriptions.architecture import OF_ALL, OF_EACH_HEAD, Experts
 from mindspore_serving.llm.models.spec import ModelSpec
 from mindspore_serving.llm.models.spec_parts import Mixture
 from mindspore_serving.llm.parallel.state_shards import cut_state, state_outputs, state_rows
 
-CUT = tuple(name for name, form in FAMILIES.items() if form.shardable)
 _EXPERT = re.compile(r"\.\d+\.")
 SHARED = ("gate_proj", "up_proj", "down_proj")  # matrices of an expert that computes every token
 
@@ -94,20 +92,15 @@ class Cut:
         return part
 
 
-def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
-    """Return the sizes of one of `size` ranks; hidden size and vocabulary are the model's.
+def cut_spec(spec: ModelSpec, size: int, rank: int = 0) -> ModelSpec:
+    """Return the sizes of `rank`, one of `size` ranks; hidden size and vocabulary are the model's.
 
-    Raises StartError for an architecture that is not cut, or a size that does not divide the model.
+    Raises StartError for a size that does not divide the model.
     """
-    if not spec.architecture.shardable:
-        raise StartError(
-            f"tensor_parallel is {size}, but {spec.architecture_name} is not cut over ranks, "
-            f"expected one of {', '.join(CUT)}"
-        )
     if spec.state is not None:
         spec = replace(spec, state=cut_state(spec.state, size))
     if spec.attending:
-        spec = _cut_attention(spec, size)
+        spec = _cut_attention(spec, Shard(rank, size))
     if any(map(spec.feeds, spec.layers)) and spec.intermediate_size % size:
         raise StartError(
             f"tensor_parallel is {size}, expected a divisor of the model's intermediate_size "
@@ -116,19 +109,20 @@ def cut_spec(spec: ModelSpec, size: int) -> ModelSpec:
     return replace(spec, intermediate_size=spec.intermediate_size // size)
 
 
-def _cut_attention(spec: ModelSpec, size: int) -> ModelSpec:
-    heads, kv_heads = spec.num_heads, spec.num_kv_heads
-    if heads % size or (kv_heads % size and size % kv_heads):
-        raise StartError(
-            f"tensor_parallel is {size}, expected a divisor of the model's {heads} attention heads "
-            f"that divides its {kv_heads} key-value heads or is a multiple of them"
-        )
-    kv_heads = max(1, kv_heads // size)
+def _cut_attention(spec: ModelSpec, shard: Shard) -> ModelSpec:
+    heads, size = spec.num_heads, shard.size
+    for kv_heads, _ in spec.heads:  # layers without a window may have fewer
+        if heads % size or (kv_heads % size and size % kv_heads):
+            raise StartError(
+                f"tensor_parallel is {size}, expected a divisor of the model's {heads} attention "
+                f"heads that divides its {kv_heads} key-value heads or is a multiple of them"
+            )
     return replace(
         spec,
         num_heads=heads // size,
-        num_kv_heads=kv_heads,
-        heads=((kv_heads, spec.head_dim),) * spec.num_layers,
+        slopes=(spec.alibi or ())[shard.of(heads).begin : shard.of(heads).end],
+        num_kv_heads=max(1, spec.num_kv_heads // size),
+        heads=tuple((max(1, kv_heads // size), dim) for kv_heads, dim in spec.heads),
     )
 
 
@@ -165,17 +159,20 @@ class ShardedCheckpoint(Checkpoint):
         self._spec = spec
         self._shard = shard
         self._names = spec.architecture.names
-        self._layer = re.compile(rf"{re.escape(self._names.layers)}\.\d+\.")
+        self._layer = re.compile(rf"{re.escape(self._names.layers)}\.(\d+)\.")
         experts = spec.architecture.experts or Experts()
         leaves = (experts.gate, experts.up, experts.down)
         gate, up, down = (f"{experts.prefix}.{leaf}" for leaf in leaves)
         shared = [f"{experts.shared}.{leaf}" for leaf in SHARED] if experts.shared else []
-        self._even_outputs = (gate, up, *shared[:2])
+        separate = self._names.gate_up if len(self._names.gate_up) > 1 else ()
+        self._even_outputs = (gate, up, *shared[:2], *separate)  # as wide as the layer has them
         self._whole = () if splits_experts else (gate, up, down)
         self._inputs = (self._names.output, self._names.down, down, *shared[2:])
         self._inputs += state_outputs(spec)
         self._added_once = self._inputs + (experts.latent or ())[1:]
         self._state_rows = state_rows(spec)
+        has_norms = spec.architecture.qk_norm in (OF_ALL, OF_EACH_HEAD)
+        self._normed = (self._names.q_norm, self._names.k_norm) if has_norms else ()
 
     def raw(self, name: str) -> tuple[str, tuple[int, ...], npt.NDArray[Any]]:
         dtype, shape, bits = super().raw(name)
@@ -231,7 +228,9 @@ class ShardedCheckpoint(Checkpoint):
         return bits if cut is None else cut.part_of(bits)
 
     def _module(self, name: str) -> str:
-        return _EXPERT.sub(".", self._layer.sub("", name.rpartition(".")[0]))
+        stem = name.removesuffix(f".{self._names.matrix}")
+        stem = name.rpartition(".")[0] if stem == name else stem
+        return _EXPERT.sub(".", self._layer.sub("", stem))
 
     def _is_bias_of_sum(self, name: str) -> bool:
         module = self._module(name)
@@ -243,10 +242,15 @@ class ShardedCheckpoint(Checkpoint):
         if name.rpartition(".")[0] in (self._names.embedding, self._names.head):
             count = self._spec.vocab_size
             return _rows(name, shape, [self._shard.of(count)], count)
+        if name == f"{self._names.embedding}_per_layer.weight":
+            count = self._spec.layer_vocab_size
+            return _rows(name, shape, [self._layer_vocabulary(count)], count)
         if self._names.sinks and name.endswith(f".{self._names.sinks}"):
             heads = self._spec.num_heads
             return _rows(name, shape, [self._shard.of(heads)], heads)
         module = self._module(name)
+        if module in self._normed:
+            return self._norm_of_heads(name, shape)
         if module in self._whole:
             return None
         if module in self._inputs:
@@ -258,21 +262,47 @@ class ShardedCheckpoint(Checkpoint):
             parts = [_scaled(self._shard.kv_heads(count), width) for count, width in units]
             sizes = [count * width for count, width in units]
             return _rows(name, shape, list(_joined(parts, sizes)), sum(sizes))
-        ranges = self._outputs(module)
+        ranges = self._outputs(module, self._heads_of(name))
         return _rows(name, shape, *ranges) if ranges else None
 
-    def _outputs(self, module: str) -> tuple[list[Range], int] | None:
-        """Return the rows of a matrix that is cut by outputs, and its number of rows uncut."""
-        spec, names = self._spec, self._names
-        heads = self._shard.of(spec.num_heads)
-        kv = self._shard.kv_heads(spec.num_kv_heads)
+    def _norm_of_heads(self, name: str, shape: tuple[int, ...]) -> Cut:
+        """Return the cut of a norm's weight that has features for each head."""
+        (kv_heads, head_dim), num_heads = self._heads_of(name), self._spec.num_heads
+        is_query = self._module(name) == self._names.q_norm
+        heads = self._shard.of(num_heads) if is_query else self._shard.kv_heads(kv_heads)
+        width = head_dim if self._spec.architecture.qk_norm == OF_ALL else 1
+        return _rows(
+            name, shape, [_scaled(heads, width)], width * (num_heads if is_query else kv_heads)
+        )
+
+    def _layer_vocabulary(self, count: int) -> Range:
+        """Return the rows that this rank has of a table of the first `count` tokens.
+
+        They are those of its tokens, and one in any case.
+        """
+        rows = self._shard.of(self._spec.vocab_size)
+        begin = min(rows.begin, count - 1)
+        return Range(begin, max(begin + 1, min(rows.end, count)))
+
+    def _heads_of(self, name: str) -> tuple[int, int]:
+        """Return (key-value heads, features of each) of a tensor's layer, uncut."""
+        layer, spec = self._layer.match(name), self._spec
+        return spec.heads[int(layer[1])] if layer else (spec.num_kv_heads, spec.head_dim)
+
+    def _outputs(self, module: str, cached: tuple[int, int]) -> tuple[list[Range], int] | None:
+        """Return the rows of a matrix that is cut by outputs, and its number of rows uncut.
+
+        `cached` are the heads of the keys and values of the matrix's layer.
+        """
+        (kv_heads, head_dim), spec, names = cached, self._spec, self._names
+        heads, kv = self._shard.of(spec.num_heads), self._shard.kv_heads(kv_heads)
         features = self._shard.of(spec.intermediate_size)
-        query = spec.head_dim * (2 if spec.architecture.output_gate else 1)
-        parts = [_scaled(heads, query), *[_scaled(kv, spec.head_dim)] * 2]
+        query = head_dim * (2 if spec.architecture.output_gate else 1)
+        parts = [_scaled(heads, query), *[_scaled(kv, head_dim)] * 2]
         num_wide = 2 if spec.architecture.gated else 1
         expanded = spec.latent.plain + spec.latent.value if spec.latent else 0
         for modules, ranges, sizes in (
-            (names.qkv, parts, [spec.num_heads * query, spec.kv_size, spec.kv_size]),
+            (names.qkv, parts, [spec.num_heads * query, *[kv_heads * head_dim] * 2]),
             (names.gate_up, [features] * num_wide, [spec.intermediate_size] * num_wide),
             (("self_attn.q_b_proj",), parts[:1], [spec.q_size]),
             (("self_attn.kv_b_proj",), [_scaled(heads, expanded)], [spec.num_heads * expanded]),

@@ -119,10 +119,9 @@ def to_prompt_images(
 
 def _placeholders(reader: PromptImageReader | SoundReader) -> set[int]:
     """Return the tokens that stand for images or sounds, and for videos if they have their own."""
-    if isinstance(reader, SoundReader):
-        return reader.prompt_format.vector_ids
-    tokens = {reader.prompt_format.token_id}
-    if reader.takes_videos:
+    row = reader.prompt_format
+    tokens = {row.token_id, *(row.frame[1:] if row.ends_in_vector else ())}
+    if isinstance(reader, PromptImageReader) and reader.takes_videos:
         video = reader.prompt_format.video
         if video is not None and video.token_id is not None:
             tokens.add(video.token_id)

@@ -13,7 +13,6 @@ from mindspore_serving.core.llm_messages import (
     Detokenize,
     Generate,
     LLMRequest,
-    Prefill,
     Refused,
     RequestRefused,
     Tokenize,
@@ -21,6 +20,7 @@ from mindspore_serving.core.llm_messages import (
     encode_request,
     to_refused,
 )
+from mindspore_serving.core.prefill_messages import Prefill
 from mindspore_serving.core.reading_messages import DescribeTokenizer, Embed, Score
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.speech_messages import Speak, Transcribe

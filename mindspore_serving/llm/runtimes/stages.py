@@ -31,6 +31,7 @@ from mindspore_serving.llm.step import (
     Features,
     Logits,
     Row,
+    StatefulRunner,
     StateSlots,
     Step,
     StoringRunner,
@@ -44,18 +45,21 @@ MAX_MICRO_BATCH = 128  # tokens
 class LayerStage(EmbeddingRunner, Protocol):
     """A runner of some of the layers.
 
-    `width` is that of the hidden states between stages; `hidden_size` is 0 if it has no embeddings.
+    `received_width` and `sent_width` are the numbers of a token that it gets from the stage before
+    and sends to the next one; `hidden_size` is 0 if it has no embeddings.
     """
 
-    width: int
+    received_width: int
+    sent_width: int
 
     def compute(
         self, step: Step, hidden_states: Vectors | None = None, *, embeds: bool = False
     ) -> Vectors:
-        """Return the hidden states of all tokens after these layers.
+        """Return what the next stage gets, [tokens, sent_width]: `models.stage_arrays`.
 
-        The last stage returns logits, or with `embeds` vectors.  `hidden_states`, [tokens, width],
-        are those of the stage before; None for the first stage, and to try a stage by itself.
+        The last stage returns logits, or with `embeds` vectors.  `hidden_states`, [tokens,
+        received_width], come from the stage before; None for the first stage, and to try a stage by
+        itself.
         """
         ...
 
@@ -79,7 +83,7 @@ class StageRunner(LimitedRunner):
             )  # fmt: skip
         )
         self.hidden_size, self.rope_switch = stage.hidden_size, stage.rope_switch
-        self._stage, self._width = stage, stage.width
+        self._stage = stage
         self.experts = experts_of(stage)
         stages = grid.stages
         self._ring, self._size = Ring(stages), stages.size
@@ -88,7 +92,10 @@ class StageRunner(LimitedRunner):
         self._overlaps = bool(grid.everyone.minimum(overlaps))
         # With more, rank 0 could wait for stages that wait for it to read logits in several arrays.
         self.max_in_flight = 2 * self._size - 1 if self._overlaps else 1
-        self.max_tokens_in_flight = min(rows_at_once(self._width), 2 * MIN_MICRO_BATCH - 1)
+        # As many tokens fit an array between any two stages.
+        widths = filter(None, (stage.received_width, stage.sent_width))
+        self._max_tokens = grid.everyone.minimum(min(map(rows_at_once, widths)))
+        self.max_tokens_in_flight = min(self._max_tokens, 2 * MIN_MICRO_BATCH - 1)
         self._begun: deque[tuple[int, int]] = deque()  # number of the step, and of its logits
 
     def run(self, step: Step) -> Logits:
@@ -126,6 +133,17 @@ class StageRunner(LimitedRunner):
     def write_block(self, block: int, content: memoryview) -> None:
         cast(StoringRunner, self._stage).write_block(block, content)
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state in a slot, of the layers of this stage."""
+        return getattr(self._stage, "state_bytes", 0)
+
+    def read_state(self, slot: int) -> memoryview:
+        return cast(StatefulRunner, self._stage).read_state(slot)
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        cast(StatefulRunner, self._stage).write_state(slot, content)
+
     def settle(self) -> None:
         """Wait on rank 0, when all steps have ended, until nothing else is under way to it."""
         self._ring.settle()
@@ -149,7 +167,7 @@ class StageRunner(LimitedRunner):
             if self._is_last:
                 last.append(output.copy() if len(pieces) > 1 else output)
             else:
-                self._send(output, self._width)
+                self._send(output, self._stage.sent_width)
         ring.release()
         if self._is_last and self._has_result:
             self._send(np.concatenate(last), width)
@@ -163,7 +181,7 @@ class StageRunner(LimitedRunner):
     def _pieces(self, step: Step) -> Iterator[Step]:
         if self.num_slots and any(row.state is None for row in step.rows):
             return iter((step,))  # no state is left from which a second piece would go on
-        total, size = step.num_tokens, rows_at_once(self._width)
+        total, size = step.num_tokens, self._max_tokens
         if self._overlaps:
             count = max(-(-total // MAX_MICRO_BATCH), min(self._size, total // MIN_MICRO_BATCH), 1)
             size = min(size, -(-total // count))
@@ -176,9 +194,10 @@ class StageRunner(LimitedRunner):
 
     def _received_piece(self, num_tokens: int) -> Vectors:
         """Return hidden states of the stage before, if they fit an array without a copy."""
-        if num_tokens <= rows_at_once(self._width):
-            return self._ring.receive((num_tokens, self._width))
-        return self._received(num_tokens, self._width)
+        width = self._stage.received_width
+        if num_tokens <= rows_at_once(width):
+            return self._ring.receive((num_tokens, width))
+        return self._received(num_tokens, width)
 
     def _received(self, num_rows: int, width: int) -> Vectors:
         received = np.empty((num_rows, width), np.float32)

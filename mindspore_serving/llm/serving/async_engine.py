@@ -19,11 +19,11 @@ from mindspore_serving.core.llm_messages import (
     Event,
     Generate,
     LLMRequest,
-    Prefill,
     Tokenize,
     to_refused,
 )
 from mindspore_serving.core.placement import LinkSettings
+from mindspore_serving.core.prefill_messages import Prefill
 from mindspore_serving.core.reading_messages import (
     DescribeTokenizer,
     Embed,

@@ -22,6 +22,7 @@ from mindspore_serving.core.sampling_params import Generated, join
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.engine.engine import PROMPT
 from mindspore_serving.llm.engine.labels import Labels
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.engine.stats import FirstStep
 from mindspore_serving.llm.engines.base import LanguageEngine
 from mindspore_serving.llm.images.reader import to_arrays
@@ -56,6 +57,7 @@ class GenerationEvents:
         self._timeline = timeline or Timeline()
         self._timing = Timing(recorder, self._timeline)
         self.prompt: Sequence[int] = ()  # if another worker may compute it
+        self.images: PromptImages | None = None  # of the prompt
         self.num_computed = 0  # tokens of it that another worker has computed
 
     @property
@@ -78,9 +80,8 @@ class GenerationEvents:
         if prepared.answer_format.is_parsed:
             self._format = prepared.answer_format
         ids, request_id = prepared.prompt_ids, self.request_ids[0]
-        has_images = bool(prepared.options.get("images"))
-        has_scores = prepared.params.prompt_logprobs is not None
-        self.prompt = () if has_images or has_scores else ids
+        self.prompt = ids if prepared.params.prompt_logprobs is None else ()
+        self.images = prepared.options.get("images")
         prompt = self._outputs.prompt(ids) if request.has_prompt_tokens else None
 
         def add(engine: LanguageEngine) -> Any:

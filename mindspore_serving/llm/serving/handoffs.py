@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import BlocksWritten, Event, Generate, Prefill
+from mindspore_serving.core.llm_messages import Event, Generate
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
 from mindspore_serving.errors import ServingError
-from mindspore_serving.llm.engine.handoff import MovingBlocks, reusable_blocks
+from mindspore_serving.llm.engine.handoff import Missing, MovingBlocks, reusable_blocks
 from mindspore_serving.llm.engine.handoff_choice import is_worth_handoff, patience
 from mindspore_serving.llm.serving.engine_loop import Command, Loop
 from mindspore_serving.llm.serving.generation import GenerationEvents
@@ -25,6 +26,7 @@ from mindspore_serving.llm.storage.block_memory import BlockMemory
 from mindspore_serving.stores.circuit import Circuit
 
 FORGET_SECONDS = 60.0  # after which the speed of a link that is not used is measured again
+MAX_IMAGE_BYTES = 64 << 20  # of the vectors of a prompt, which go with its request
 CACHE_SHARE = 4  # the memory of prompts under way has at most 1/4 of the size of the cache
 
 
@@ -56,23 +58,43 @@ class _Handoff:
     request: Generate
     answer: GenerationEvents
     command: Command  # adds the request to the engine
-    digests: list[bytes]  # of the blocks that are missing
-    num_before: int  # blocks before them
+    digests: list[bytes]  # of all blocks
+    missing: Missing
     patience: float
     adapter_key: str = ""
     moving: MovingBlocks | None = None  # once it is started
     call_id: int = 0
     began: float = field(default_factory=time.monotonic)
     last: float = field(default_factory=time.monotonic)  # time of the last block
-    num_arrived: int = 0
+    num_arrived: int = 0  # blocks, and then pieces of the state
     num_cached: int = 0  # blocks that the other worker did not have to compute
     seconds: float = 0.0  # that the other worker has had the request
     wire: float = 0.0  # seconds of a block on the link
     timer: threading.Timer | None = None
 
     @property
-    def num_left(self) -> int:
-        return len(self.digests) - self.num_arrived
+    def num_blocks(self) -> int:
+        """Number of blocks that are to arrive."""
+        return len(self.digests) - self.missing.num_before
+
+    @property
+    def count(self) -> int:
+        """Number of blocks and pieces that are to arrive."""
+        return self.num_blocks + self.missing.num_pieces
+
+    @property
+    def num_ahead(self) -> int:
+        """Number of blocks that are still to be computed."""
+        return max(0, self.num_blocks - self.num_arrived)
+
+    @property
+    def num_computed(self) -> int:
+        """Number of blocks that can be reused and were in no cache; none without their state."""
+        missing = self.missing
+        if missing.num_pieces and self.num_arrived < self.count:
+            return 0
+        end = missing.num_before + min(self.num_arrived, self.num_blocks)
+        return max(0, end - max(self.num_cached, missing.num_shared))
 
 
 class Handoffs:
@@ -128,31 +150,35 @@ class Handoffs:
         if handoff is None:
             return  # it was cancelled
         try:
-            memory = BlockMemory.create(len(handoff.digests), self._block_bytes)
+            memory = BlockMemory.create(handoff.count, self._block_bytes)
         except OSError as error:
             log.warning("there is no memory for the blocks of a prompt: %s", error)
             if self._forget(handoff):
                 self._loop.post(request_id, handoff.command)
             return
         request, prompt = handoff.request, handoff.answer.prompt
-        num_tokens = (handoff.num_before + len(handoff.digests)) * self._block_size
+        digests, missing, images = handoff.digests, handoff.missing, handoff.answer.images
+        num_tokens = len(digests) * self._block_size
         message = Prefill(
             prompt=list(prompt[:num_tokens]),
             path=memory.path,
             name=memory.name,
             adapter=request.adapter,
             adapter_key=handoff.adapter_key,
-            num_cached=handoff.num_before,
+            num_cached=missing.num_before,
             cache_salt=request.cache_salt,
             priority=request.priority,
             tenant=request.tenant,
+            images=None if images is None else images.message(num_tokens),
             **self._where(),
         )
         with self._lock:
             if request_id not in self._open:
                 memory.close()
                 return
-            handoff.moving = MovingBlocks(handoff.digests, memory)
+            handoff.moving = MovingBlocks(
+                digests[missing.num_before :], memory, digests[-1], missing.num_pieces
+            )
             if self._listener is not None:
                 self._listener.expect(memory, self._report_to(request_id))
         handoff.call_id = self._caller.start(message, item_id, log_id)
@@ -172,7 +198,7 @@ class Handoffs:
         for event in events if not isinstance(events, ServingError) else ():
             if isinstance(event, BlocksWritten):
                 self._arrived(handoff, event)
-        if not handoff.num_left:
+        if handoff.num_arrived >= handoff.count:
             self._end(handoff, "", is_answered=is_last)
         elif is_last:
             problem = str(events) if isinstance(events, ServingError) else "it has ended"
@@ -187,7 +213,7 @@ class Handoffs:
         if received.wire:
             handoff.wire, self._measured = received.wire, time.monotonic()
         self._arrived(handoff, received.written, received.wire)
-        if not handoff.num_left:
+        if handoff.num_arrived >= handoff.count:
             self._end(handoff, "", is_answered=True)  # it will be, and nobody waits for that
         elif received.problem:
             self._end(handoff, received.problem, is_answered=False)
@@ -229,43 +255,44 @@ class Handoffs:
         command: Command,
     ) -> _Handoff | None:
         """Return what another worker is to compute; None if this one is to."""
-        prompt = answer.prompt
+        prompt, images = answer.prompt, answer.images
         if len(prompt) <= engine.block_size or self._circuit.is_open:
+            return None
+        if images is not None and images.num_bytes > MAX_IMAGE_BYTES:
             return None
         name = request.adapter
         adapter_key = engine.adapters.key_of(name)
         if name and not adapter_key:
             return None  # it was unloaded
         adapter = engine.adapters.find(name)
-        digests = reusable_blocks(engine, prompt, request.cache_salt, adapter)
-        num_cached = len(engine.pool.find(digests))
-        missing = digests[num_cached:]
-        imports = engine.imports
+        salt = request.cache_salt
+        digests = reusable_blocks(engine, prompt, salt, adapter=adapter, images=images)
+        imports, costs = engine.imports, engine.imports.costs
+        missing = imports.missing(digests)
         with self._lock:
             waiting = list(self._open.values())
-        num_ahead = sum(handoff.num_left for handoff in waiting)
-        num_under_way = sum(len(handoff.digests) for handoff in waiting)
+        num_ahead = sum(handoff.num_ahead for handoff in waiting)
+        num_under_way = sum(handoff.count for handoff in waiting)
         limit = min(engine.num_blocks // CACHE_SHARE, engine.pool.num_free - imports.spare)
-        if not missing or len(missing) + num_under_way > limit:
+        count = len(digests) - missing.num_before + missing.num_pieces
+        if not count or count + num_under_way > limit:
             return None
-        costs = imports.costs
         if time.monotonic() - self._measured > FORGET_SECONDS:
             costs.wire = 0.0
         costs.compute = costs.compute or engine.cache.stored.cost.seconds
         streams = engine.num_running + len(waiting)
         tokens = engine.config.handoff_tokens
         if not is_worth_handoff(
-            len(missing),
+            len(digests) - missing.num_shared,
             num_streams=streams,
             num_ahead=num_ahead,
             costs=costs,
             min_blocks=None if tokens is None else -(-tokens // engine.block_size),
+            num_pieces=missing.num_pieces,
         ):
             return None
-        wait = patience(len(missing), num_ahead, costs)
-        return _Handoff(
-            request_id, request, answer, command, missing, num_cached, wait, adapter_key
-        )
+        wait = patience(count, num_ahead, costs)
+        return _Handoff(request_id, request, answer, command, digests, missing, wait, adapter_key)
 
     # --- on the thread that collects --------------------------------------------------------------
 
@@ -282,7 +309,7 @@ class Handoffs:
         return lambda received: self._put([(request_id, received)])
 
     def _arrived(self, handoff: _Handoff, event: BlocksWritten, wire: float = 0.0) -> None:
-        moving, count = handoff.moving, min(event.count, len(handoff.digests))
+        moving, count = handoff.moving, min(event.count, handoff.count)
         handoff.num_arrived = max(handoff.num_arrived, count)
         handoff.last, handoff.seconds = time.monotonic(), event.seconds
         handoff.num_cached = event.num_cached
@@ -309,9 +336,8 @@ class Handoffs:
                 )
             self._circuit.fail()
         moving, seconds = handoff.moving, time.monotonic() - handoff.began
-        busy = max(handoff.seconds, handoff.wire * len(handoff.digests))
-        num_computed = max(0, handoff.num_arrived - handoff.num_cached)
-        handoff.answer.num_computed = num_computed * self._block_size
+        busy = max(handoff.seconds, handoff.wire * handoff.count)
+        handoff.answer.num_computed = handoff.num_computed * self._block_size
 
         def add(engine: Any) -> Any:
             imports = engine.imports

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mindspore_serving.core.llm_messages import BlocksWritten, Event, Prefill
-from mindspore_serving.core.sampling_params import Generated, SamplingParams
+from mindspore_serving.core.llm_messages import Event
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
+from mindspore_serving.core.sampling_params import FinishReason, Generated, SamplingParams
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.handoff import BlocksSent, full_blocks
+from mindspore_serving.llm.engine.prompt_images import PromptImages
 from mindspore_serving.llm.serving.engine_loop import Loop
 from mindspore_serving.llm.serving.generation import Command
 from mindspore_serving.llm.storage.block_links import BlockLinks
@@ -28,7 +30,7 @@ class PrefillEvents:
 
     @property
     def is_done(self) -> bool:
-        """True if the prompt is computed and all of its blocks are where they were to go."""
+        """True if the prompt is computed and its blocks are where they were to go, or it failed."""
         return self._is_computed and self._is_sent
 
     def prepare(self, request: Prefill, *_: Any) -> list[tuple[str, Command]]:
@@ -42,6 +44,7 @@ class PrefillEvents:
                 raise ServingError(f"the blocks of the prompt cannot be sent: {error}") from error
             try:
                 adapter = _find_adapter(engine, request)
+                images = PromptImages.received(request.images) if request.images else None
                 engine.add(
                     request_id,
                     request.prompt,
@@ -50,12 +53,14 @@ class PrefillEvents:
                     priority=request.priority,
                     tenant=request.tenant,
                     adapter=adapter,
+                    images=images,
                 )
-                digests = full_blocks(engine, request.prompt, request.cache_salt, adapter)
+                salt = request.cache_salt
+                digests = full_blocks(engine, request.prompt, salt, adapter, images)
             except BaseException:
                 writer.close()
                 raise
-            engine.exports.begin(request_id, digests[request.num_cached :], writer)
+            engine.exports.begin(request_id, digests, writer, request.num_cached)
 
         return [(request_id, add)]
 
@@ -66,6 +71,7 @@ class PrefillEvents:
         self._is_sent = self._is_sent or isinstance(output, BlocksSent)
         if isinstance(output, Generated) and output.finish_reason is not None:
             self._is_computed = True
+            self._is_sent = self._is_sent or output.finish_reason is FinishReason.ERROR
         return []
 
     def _open_writer(self, block_bytes: int) -> BlockWriter:

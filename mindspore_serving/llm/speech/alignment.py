@@ -16,8 +16,8 @@ import numpy.typing as npt
 from mindspore_serving.core.speech_messages import SpokenWord
 from mindspore_serving.llm.sounds.features import HOP, RATE
 from mindspore_serving.llm.speech.decoding import PieceText
+from mindspore_serving.llm.speech.models import SpeechModel
 from mindspore_serving.llm.speech.rules import Floats
-from mindspore_serving.llm.speech.settings import SpeechModel
 
 FRAME_SECONDS = 2 * HOP / RATE  # the encoder returns a frame for two
 _SMOOTHED = 7  # frames of the median

@@ -10,9 +10,11 @@ from typing import Protocol
 
 from mindspore_serving.llm.sounds.features import Sound, features_of
 from mindspore_serving.llm.speech.decoding import PieceDecoding
+from mindspore_serving.llm.speech.models import SpeechModel
+from mindspore_serving.llm.speech.moonshine import samples_of
+from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.rules import Floats, likeliest_language
 from mindspore_serving.llm.speech.runner import NewTokens, SpeechRunner
-from mindspore_serving.llm.speech.settings import SpeechModel
 
 
 class PieceOwner(Protocol):
@@ -44,10 +46,19 @@ class SpeechBatch:
         used = sum(decoding.width for decoding, _, _ in self._rows)
         return used + width <= self._runner.num_rows
 
+    def begin(self, request: SpeechRequest) -> None:
+        """Begin the text of the next piece of a request."""
+        self.encode(request.sound())
+        if self._model.tokens.languages and not request.language:
+            request.language = self.find_language()
+        self.add(*request.begin())
+
     def encode(self, sound: Sound) -> None:
         """Encode a piece of sound."""
         self._key += 1
-        self._runner.encode(features_of(sound, self._model.sizes.num_bins), self._key)
+        sizes = self._model.sizes
+        read = samples_of(sound) if sizes.has_lengths else features_of(sound, sizes.num_bins)
+        self._runner.encode(read, self._key)
 
     def find_language(self) -> str:
         """Return the language of the sound that was encoded last."""

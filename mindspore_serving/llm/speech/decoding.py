@@ -15,6 +15,7 @@ from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.core.speech_messages import SpokenSegment
 from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.engine.beams import BeamSearch
+from mindspore_serving.llm.speech.models import SpeechTokens
 from mindspore_serving.llm.speech.pieces import SoundPiece
 from mindspore_serving.llm.speech.rules import (
     PRECISION,
@@ -23,7 +24,6 @@ from mindspore_serving.llm.speech.rules import (
     choose,
     probability_of,
 )
-from mindspore_serving.llm.speech.settings import SpeechTokens
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
@@ -165,7 +165,7 @@ class PieceDecoding:
 
     def text_tokens(self, tokens: Sequence[int]) -> list[int]:
         """Return the tokens that are text."""
-        return [token for token in tokens if token < self._tokens.end]
+        return [token for token in tokens if token < self._tokens.first_mark]
 
     def retry(self, text: str) -> bool:
         """Begin again at the next temperature if `text` is poor; return whether that is so."""
@@ -192,7 +192,7 @@ class PieceDecoding:
         segments: list[SpokenSegment] = []
         logprobs: list[float] = []
         for begin, end, number, tokens in parts:
-            words = tokenizer.decode(self.text_tokens(tokens))
+            words = decode_behind(tokenizer, self.text_tokens(tokens))
             if words.strip() and end > begin:
                 times = (round(start + begin, 3), round(start + end, 3))
                 row = (words, *times, tuple(tokens), start, *shared)
@@ -203,7 +203,7 @@ class PieceDecoding:
 
     def _logprobs_of(self, number: int, tokens: Sequence[int]) -> list[float]:
         pairs = zip(tokens, self.logprobs[number:], strict=False)
-        return [logprob for token, logprob in pairs if token < self._tokens.end]
+        return [logprob for token, logprob in pairs if token < self._tokens.first_mark]
 
     def _parts(self) -> tuple[list[_Part], float | None]:
         """Return the segments, and what is to be read again."""
@@ -226,6 +226,13 @@ class PieceDecoding:
         last = (written[pairs[-1] - 1] - first) * PRECISION
         has_rest = not ends_once and MIN_READ <= last < seconds - MIN_REST
         return parts, last if has_rest else None
+
+
+def decode_behind(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """Return the text of tokens with the space before it, which some tokenizers cut off."""
+    text = tokenizer.decode(tokens)
+    is_cut = bool(tokens) and (tokenizer.token(tokens[0]) or "").startswith("▁")
+    return f" {text}" if is_cut and not text.startswith(" ") else text
 
 
 def compression_of(text: str) -> float:

@@ -16,7 +16,7 @@ from mindspore_serving import log
 from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
-from mindspore_serving.errors import InvalidField, Overloaded, ServingError
+from mindspore_serving.errors import Overloaded, ServingError
 from mindspore_serving.isolation.pool import JobFailure, PoolJob
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
@@ -29,10 +29,14 @@ from mindspore_serving.llm.speech.decoding_pool import (
     open_pool,
     samples_of,
 )
+from mindspore_serving.llm.speech.fields import check_fields
+from mindspore_serving.llm.speech.frames import FrameBatch, FrameRunner
+from mindspore_serving.llm.speech.models import SpeechModel
 from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.runner import SpeechRunner, row_bytes
-from mindspore_serving.llm.speech.settings import ARCHITECTURE, SpeechModel, open_speech_model
+from mindspore_serving.llm.speech.settings import open_speech_model
 from mindspore_serving.llm.speech.sound_engine import SoundEngine
+from mindspore_serving.llm.speech.transducer import TransducerRunner
 
 MAX_ROWS = 16  # pieces in a step by default: more take memory and are hardly faster
 _MEMORY_PART = 0.12  # of the memory, for keys and values
@@ -56,8 +60,7 @@ class SpeechEngine(SoundEngine):
         super().__init__(wake)
         check_speech(config)
         self._model = open_speech_model(directory)
-        self._runner = SpeechRunner(self._model, config, _num_rows(self._model, config))
-        self._batch = SpeechBatch(self._runner, self._model)
+        self._runner, self._batch = _open(self._model, config)
         self._config = config
         self.card = _card(Path(directory), self._model, self._runner, config)
         self._waiting: deque[SpeechRequest] = deque()  # with pieces that have not begun
@@ -91,16 +94,7 @@ class SpeechEngine(SoundEngine):
         limit = self._config.max_num_waiting or MAX_WAITING
         if len(self._open) > limit:
             raise Overloaded(f"{limit} recordings are waiting, the most; try again")
-        languages, rows = self._model.tokens.languages, self._runner.num_rows
-        if request.beam_size > rows:
-            problem = f"is {request.beam_size}, expected at most {rows}: so many texts have room"
-            raise InvalidField("beam_size", problem)
-        if request.language and request.language not in (languages or ("en",)):
-            known = ", ".join(sorted(languages)) or "en"
-            problem = f"is {request.language!r:.40}, expected one of {known}"
-            raise InvalidField("language", problem)
-        if request.translates and not languages:
-            raise InvalidField("model", text="this model knows English alone: it cannot translate")
+        check_fields(request, self._model, self._runner.num_rows)
 
     # --- on a thread of the pool --------------------------------------------------------------
 
@@ -146,7 +140,7 @@ class SpeechEngine(SoundEngine):
         request = self._next_waiting()
         try:
             if request is not None:
-                self._begin(request)
+                self._batch.begin(request)
             self._batch.step()
         except ServingError as error:
             log.error("a step of speech failed: %s", error)
@@ -166,13 +160,6 @@ class SpeechEngine(SoundEngine):
                     self._waiting.append(request)  # the others have their turn first
                     return request
         return None
-
-    def _begin(self, request: SpeechRequest) -> None:
-        self._batch.encode(request.sound())
-        if not request.language:
-            request.language = self._batch.find_language()
-        decoding, owner = request.begin()
-        self._batch.add(decoding, owner)
 
     def _deliver(self) -> None:
         with self._changed:
@@ -205,6 +192,16 @@ class SpeechEngine(SoundEngine):
             self._put(request_id, error, True)
 
 
+def _open(
+    model: SpeechModel, config: EngineConfig
+) -> tuple[SpeechRunner | FrameRunner, SpeechBatch | FrameBatch]:
+    if not model.family.samples_texts:
+        frames = (TransducerRunner if model.sizes.predictor else FrameRunner)(model, config)
+        return frames, FrameBatch(frames, model)
+    runner = SpeechRunner(model, config, _num_rows(model, config))
+    return runner, SpeechBatch(runner, model)
+
+
 def _num_rows(model: SpeechModel, config: EngineConfig) -> int:
     """Return how many pieces a step may have, by the options and the memory."""
     count = config.max_num_seqs if config.is_set("max_num_seqs") else MAX_ROWS
@@ -213,15 +210,18 @@ def _num_rows(model: SpeechModel, config: EngineConfig) -> int:
 
 
 def _card(
-    directory: Path, model: SpeechModel, runner: SpeechRunner, config: EngineConfig
+    directory: Path,
+    model: SpeechModel,
+    runner: SpeechRunner | FrameRunner,
+    config: EngineConfig,
 ) -> ModelCard:
-    rows, size = runner.num_rows, runner.max_bytes >> 20
+    rows = runner.num_rows
     return ModelCard(
-        architecture=ARCHITECTURE,
+        architecture=model.family.architecture,
         runtime="openvino",
         dtype=runner.precision,
         quantization=config.quantization or "",
-        max_model_len=model.sizes.max_tokens,
+        max_model_len=model.sizes.max_tokens or model.sizes.num_frames,
         vocab_size=model.sizes.vocab_size,
         can_generate=False,
         can_transcribe=True,
@@ -237,7 +237,6 @@ def _card(
         max_num_batched_tokens=rows,
         max_num_waiting=config.max_num_waiting or MAX_WAITING,
         created=int(time.time()),
-        languages=tuple(sorted(model.tokens.languages)) or ("en",),
-        summary=f"{directory.name} in {runner.precision}, up to {rows} pieces of 30 s together, "
-        f"keys and values of up to {size} MiB",
+        languages=model.languages,
+        summary=f"{directory.name} in {runner.precision}, {runner.room}",
     )

@@ -1,9 +1,10 @@
-"""The encoder and the decoder of Whisper as OpenVINO graphs.
+"""The encoder and the decoder of a model of speech as OpenVINO graphs; Moonshine's are variants.
 
 The encoder returns what the cross attention of each decoder layer reads: keys and values [B, heads,
 frames, features of a head].  The decoder reads these, and the keys and values of earlier tokens,
-with as many cells for each sequence; `mask` says which of them are there.  Texts of the same sound
-read it together (`NamedLayers._by_prompt`).
+with as many cells for each sequence; `mask` says which of them are there, and `shown` which frames
+of sound, where these have lengths.  Texts of the same sound read it together
+(`NamedLayers._by_prompt`).
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,10 @@ from openvino import opset13 as opset
 from mindspore_serving.llm.runtimes.openvino.named_layers import SWAPPED, NamedLayers
 from mindspore_serving.llm.runtimes.openvino.nodes import Node, built, f32, i32, i64, parameter
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
-from mindspore_serving.llm.speech.settings import SpeechSizes
+from mindspore_serving.llm.speech.models import SpeechSizes
 
 EPSILON = 1e-5
+TABLE = "model.decoder.embed_tokens.weight"
 PARTS = ("self_key", "self_value", "cross_key", "cross_value")
 
 
@@ -31,17 +33,15 @@ class SpeechGraphs(NamedLayers):
         self._kind = ov.Type.bf16 if weights.precision == "bf16" else ov.Type.f32
 
     def encoder(self) -> ov.Model:
-        """Return the graph from `features`, [1, bins, 2 * frames], to cross keys and values."""
+        """Return the graph from `features` of a sound to cross keys and values."""
         sizes = self._sizes
-        features = parameter("features", ov.Type.f32, (1, sizes.num_bins, 2 * sizes.num_frames))
-        x = self._convolution(features, "model.encoder.conv1", 1)
-        x = opset.transpose(self._convolution(x, "model.encoder.conv2", 2), np.array([0, 2, 1]))
-        x = opset.add(x, self._rows("model.encoder.embed_positions.weight"))
+        features, x, positions = self._sound()
         for layer in range(sizes.encoder_layers):
             stem = f"model.encoder.layers.{layer}"
             y = self._norm(x, f"{stem}.self_attn_layer_norm")
             heads = sizes.encoder_heads
             q, k, v = (self._heads(y, f"{stem}.self_attn.{n}_proj", heads) for n in "qkv")
+            q, k = (self._turned(node, positions) for node in (q, k))
             x = opset.add(x, self._attended(q, k, v, None, f"{stem}.self_attn"))
             x = self._feed_forward(x, stem)
         x = self._norm(x, "model.encoder.layer_norm")
@@ -65,16 +65,15 @@ class SpeechGraphs(NamedLayers):
         mask = parameter("mask", ov.Type.f32, (-1, 1, -1, -1))
         sharing = parameter("sharing", ov.Type.i32, (-1, -1))
         shared = parameter("shared", ov.Type.i32, (-1,))
+        shown = parameter("shown", ov.Type.f32, (-1, 1, 1, -1)) if sizes.has_lengths else None
         inputs = [ids, positions, mask, *([] if aligned else [rows, sharing, shared])]
-        table = self._weights.table("model.decoder.embed_tokens.weight")
-        x = opset.multiply(_gathered(table, ids), f32(sizes.scale))
-        table_of_positions = self._weights.table("model.decoder.embed_positions.weight")
-        x = opset.add(x, _gathered(table_of_positions, positions))
+        inputs += [] if shown is None else [shown]
+        x = self._embedded(ids, positions)
         outputs: dict[str, Node] = {}
         followed: list[Node] = []
         for layer in range(sizes.decoder_layers):
             stem = f"model.decoder.layers.{layer}"
-            lengths = {"self": -1, "cross": sizes.num_frames}
+            lengths = {"self": -1, "cross": -1 if sizes.has_lengths else sizes.num_frames}
             caches = {}
             for part in PARTS[2:] if aligned else PARTS:
                 shape = (-1, sizes.decoder_heads, lengths[part.partition("_")[0]], width)
@@ -83,6 +82,7 @@ class SpeechGraphs(NamedLayers):
             y = self._norm(x, f"{stem}.self_attn_layer_norm")
             heads = sizes.decoder_heads
             q, k, v = (self._heads(y, f"{stem}.self_attn.{n}_proj", heads) for n in "qkv")
+            q, k = (self._turned(node, positions) for node in (q, k))
             if not aligned:
                 for part, new in (("self_key", k), ("self_value", v)):
                     stored = opset.convert(new, self._kind.get_type_name())
@@ -98,7 +98,7 @@ class SpeechGraphs(NamedLayers):
             chosen = [head for number, head in aligned if number == layer]
             if chosen:
                 followed.append(_attention_of(self._by_heads(q, heads), k, chosen, width))
-            attend = partial(self._attention, k=k, v=v, heads=heads)
+            attend = partial(self._attention, k=k, v=v, heads=heads, mask=shown)
             if aligned:
                 y = attend(q)
             else:
@@ -109,15 +109,47 @@ class SpeechGraphs(NamedLayers):
             return built({"weights": opset.concat(followed, 1)}, inputs, "alignment")
         flat = opset.reshape(x, i64(-1, sizes.width), False)
         x = self._norm(opset.gather(flat, rows, i32(0)), "model.decoder.layer_norm")
-        logits = self._weights.product(x, "model.decoder.embed_tokens.weight")
+        logits = self._weights.product(x, self._head())
         return built({"logits": logits, **outputs}, inputs, "decoder")
 
+    def _sound(self) -> tuple[Node, Node, Node | None]:
+        """Return the input of the encoder, [1, bins, 2 * frames], its first layer, and positions.
+
+        Positions are those of layers that have them.
+        """
+        sizes = self._sizes
+        features = parameter("features", ov.Type.f32, (1, sizes.num_bins, 2 * sizes.num_frames))
+        x = self._convolution(features, "model.encoder.conv1", 1)
+        x = opset.transpose(self._convolution(x, "model.encoder.conv2", 2), np.array([0, 2, 1]))
+        return features, opset.add(x, self._rows("model.encoder.embed_positions.weight")), None
+
+    def _embedded(self, ids: Node, positions: Node) -> Node:
+        x = opset.multiply(gathered(self._weights.table(TABLE), ids), f32(self._sizes.scale))
+        table = self._weights.table("model.decoder.embed_positions.weight")
+        return opset.add(x, gathered(table, positions))
+
+    def _turned(self, x: Node, positions: Node | None) -> Node:
+        """Return queries or keys [B, heads, L, d] with their positions."""
+        return x
+
+    def _head(self) -> str:
+        """Return the matrix from states to logits."""
+        return TABLE
+
     def _convolution(self, x: Node, name: str, stride: int) -> Node:
+        y = self._convolved(x, name, stride, 1)
+        return opset.gelu(self._with_bias(y, name), "ERF")
+
+    def _convolved(self, x: Node, name: str, stride: int, padding: int) -> Node:
         kernel = self._weights.vector(f"{name}.weight")
         kernel = opset.reshape(kernel, i64(*self._weights.shape(f"{name}.weight")), False)
-        y = opset.convolution(x, kernel, [stride], [1], [1], [1])
-        bias = opset.reshape(self._weights.vector(f"{name}.bias"), i64(1, -1, 1), False)
-        return opset.gelu(opset.add(y, bias), "ERF")
+        return opset.convolution(x, kernel, [stride], [padding], [padding], [1])
+
+    def _with_bias(self, x: Node, name: str) -> Node:
+        return opset.add(x, self._by_channel(f"{name}.bias"))
+
+    def _by_channel(self, name: str) -> Node:
+        return opset.reshape(self._weights.vector(name), i64(1, -1, 1), False)
 
     def _rows(self, name: str) -> Node:
         shape = self._weights.shape(name)
@@ -132,8 +164,8 @@ class SpeechGraphs(NamedLayers):
     def _attended(self, q: Node, k: Node, v: Node, mask: Node | None, name: str) -> Node:
         return self._linear(self._joined(q, k, v, mask), f"{name}.out_proj")
 
-    def _attention(self, q: Node, *, k: Node, v: Node, heads: int) -> Node:
-        return self._joined(self._by_heads(q, heads), k, v, None)
+    def _attention(self, q: Node, *, k: Node, v: Node, heads: int, mask: Node | None) -> Node:
+        return self._joined(self._by_heads(q, heads), k, v, mask)
 
     def _joined(self, q: Node, k: Node, v: Node, mask: Node | None) -> Node:
         out = opset.scaled_dot_product_attention(q, k, v, *([] if mask is None else [mask]))
@@ -150,5 +182,6 @@ def _attention_of(q: Node, k: Node, heads: Sequence[int], width: int) -> Node:
     return opset.multiply(opset.matmul(q, k, False, True), f32(width**-0.5))
 
 
-def _gathered(table: Node, ids: Node) -> Node:
+def gathered(table: Node, ids: Node) -> Node:
+    """Return rows of a table as float32."""
     return opset.convert(opset.gather(table, ids, i32(0)), "f32")

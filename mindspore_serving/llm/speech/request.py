@@ -16,9 +16,9 @@ from mindspore_serving.llm.speech.decoding import (
     PieceText,
     Searching,
 )
+from mindspore_serving.llm.speech.models import SpeechModel
 from mindspore_serving.llm.speech.pieces import SoundPiece, cut
 from mindspore_serving.llm.speech.rules import Floats
-from mindspore_serving.llm.speech.settings import SpeechModel
 
 _FULL_SCALE = np.float32(32768)
 
@@ -73,7 +73,7 @@ class SpeechRequest:
         pieces = cut(samples)
         self._readings = deque(_Reading(piece) for piece in pieces)
         if not model.tokens.languages:
-            self.language = "en"
+            self.language = model.family.language
 
     @property
     def is_done(self) -> bool:
@@ -96,23 +96,35 @@ class SpeechRequest:
         reading = self._next()
         assert reading is not None
         reading.has_begun = True
-        tokens, sizes, body = self._model.tokens, self._model.sizes, self.body
+        tokens, body = self._model.tokens, self.body
         prefix = [*self._prompt, tokens.start]
         if tokens.languages:
             task = tokens.translate if body.translates else tokens.transcribe
             prefix += [tokens.languages[self.language], task]
-        prefix += [] if body.has_times else [tokens.no_times]
+        prefix += [] if body.has_times or tokens.no_times < 0 else [tokens.no_times]
         self.num_prompt += len(prefix)
         decoding = PieceDecoding(
             reading.piece,
             prefix,
             tokens,
-            max_tokens=min(sizes.max_tokens // 2, sizes.max_tokens - len(prefix)),
+            max_tokens=self._model.max_text(reading.piece.seconds, len(prefix)),
             temperatures=[body.temperature] if body.temperature else TEMPERATURES,
             has_times=body.has_times,
             searching=Searching(body.beam_size, body.patience, body.length_penalty),
         )
         return decoding, _Owner(self, reading)
+
+    def begin_whole(self) -> tuple[SoundPiece, Callable[[PieceText], None]]:
+        """Return the next piece, and what takes its text."""
+        reading = self._next()
+        assert reading is not None
+        reading.has_begun = True
+
+        def take(text: PieceText) -> None:
+            self.num_generated += text.num_tokens
+            reading.text = text
+
+        return reading.piece, take
 
     def finish(
         self, reading: _Reading, decoding: PieceDecoding, align: Callable[[list[int]], Floats]

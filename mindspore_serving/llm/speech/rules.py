@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mindspore_serving.llm.speech.settings import SpeechTokens
+from mindspore_serving.llm.speech.models import SpeechTokens
 
 Floats = npt.NDArray[np.float32]
 
@@ -78,7 +78,8 @@ def _forbid(
     logits: Floats, written: Sequence[int], tokens: SpeechTokens, *, has_times: bool
 ) -> None:
     logits[list(tokens.never)] = -np.inf
-    logits[tokens.no_times] = -np.inf
+    if tokens.no_times >= 0:
+        logits[tokens.no_times] = -np.inf
     if not written:
         logits[list(tokens.not_first)] = -np.inf
     first = tokens.first_time

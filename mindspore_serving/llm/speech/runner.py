@@ -1,4 +1,4 @@
-"""Computation of Whisper's graphs, and the memory of the pieces that are being decoded.
+"""Computation of both graphs, and the memory of the pieces that are being decoded.
 
 A text has a row in tables, as each text of a beam search, so that a step reads a part of each table
 without copying.  Keys and values of sound stay as they are while a piece is read.
@@ -16,17 +16,29 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.runtimes.openvino.fusion import computes_integers_as_floats
 from mindspore_serving.llm.runtimes.openvino.opening import compile_graph
-from mindspore_serving.llm.runtimes.openvino.options import options_from
+from mindspore_serving.llm.runtimes.openvino.options import PluginOptions, options_from
 from mindspore_serving.llm.runtimes.openvino.processor import capabilities
+from mindspore_serving.llm.runtimes.openvino.row_tables import GRAIN, RowTables
 from mindspore_serving.llm.runtimes.openvino.seq2seq_slots import SequenceTables, Slot, sharing_of
 from mindspore_serving.llm.runtimes.openvino.weights import OpenVINOWeights
+from mindspore_serving.llm.sounds.features import RATE
 from mindspore_serving.llm.speech.graphs import SpeechGraphs
-from mindspore_serving.llm.speech.settings import SpeechModel, SpeechSizes
+from mindspore_serving.llm.speech.models import SpeechModel, SpeechSizes
+from mindspore_serving.llm.speech.moonshine_graphs import MoonshineGraphs
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 Array: TypeAlias = npt.NDArray[Any]
 
 MASKED = np.float32(-1e9)
+GRAPHS: dict[str, type[SpeechGraphs]] = {"whisper": SpeechGraphs, "moonshine": MoonshineGraphs}
+
+
+def open_weights(model: SpeechModel, config: EngineConfig) -> tuple[PluginOptions, OpenVINOWeights]:
+    """Return the options of the plugin, and the constants of a model's graphs."""
+    options = options_from(config, capabilities(config.num_threads))
+    widens = computes_integers_as_floats(options.precision)
+    weights = OpenVINOWeights(model.checkpoint, options.precision, options.bits, is_exact=widens)
+    return options, weights
 
 
 def row_bytes(sizes: SpeechSizes) -> int:
@@ -56,12 +68,8 @@ class SpeechRunner:
     """
 
     def __init__(self, model: SpeechModel, config: EngineConfig, num_rows: int) -> None:
-        options = options_from(config, capabilities(config.num_threads))
-        widens = computes_integers_as_floats(options.precision)
-        weights = OpenVINOWeights(
-            model.checkpoint, options.precision, options.bits, is_exact=widens
-        )
-        graphs = SpeechGraphs(weights, model.sizes)
+        options, weights = open_weights(model, config)
+        graphs = GRAPHS[model.family.model_type](weights, model.sizes)
         self.precision, self.num_rows = options.precision, num_rows
         self._sizes, self._alignment_heads = model.sizes, model.alignment_heads
         encoder, decoder = graphs.encoder(), graphs.decoder()
@@ -77,8 +85,13 @@ class SpeechRunner:
             sizes.decoder_heads,
             sizes.width // sizes.decoder_heads,
             sizes.decoder_layers,
-            sizes.num_frames,
+            GRAIN if sizes.has_lengths else sizes.num_frames,
         )
+
+        if sizes.has_lengths:
+            # OpenVINO 2026.4 keeps the attention of a first sound of one frame, which is wrong for
+            # all longer ones.
+            self._compute(np.zeros(RATE, np.float32))
 
     @property
     def num_bytes(self) -> int:
@@ -90,15 +103,25 @@ class SpeechRunner:
         """Bytes of all tables at most."""
         return self.num_rows * row_bytes(self._sizes) // (2 if self.precision == "bf16" else 1)
 
+    @property
+    def room(self) -> str:
+        """Description of what it computes together, for people."""
+        size = self.max_bytes >> 20
+        return f"up to {self.num_rows} pieces of 30 s together, keys and values of up to {size} MiB"
+
     def encode(self, features: Floats, key: int) -> None:
         """Compute the keys and values of a piece of sound."""
-        self._encoder.set_tensor("features", ov.Tensor(features[None]))
-        _infer(self._encoder)
+        self._compute(features)
         slot, prompts = self._tables.find([key], is_new=True), self._tables.prompts
-        self._tables.fit(num_encoded=self._sizes.num_frames)
-        slot.num_encoded = self._sizes.num_frames
+        num_frames = int(self._encoder.get_tensor("cross_key.0").shape[2])
+        self._tables.fit(num_encoded=num_frames)
+        slot.num_encoded = num_frames
         for number, name in self._names("cross"):
             prompts.write(number, slot.source, 0, prompts.bits(self._encoder.get_tensor(name))[0])
+
+    def _compute(self, features: Floats) -> None:
+        self._encoder.set_tensor("features", ov.Tensor(features[None]))
+        infer(self._encoder)
 
     def start(self, key: int, tokens: Sequence[int], rows: Sequence[int]) -> Floats:
         """Compute the first tokens of a piece; return the logits after those at `rows`."""
@@ -167,7 +190,7 @@ class SpeechRunner:
         source = self._tables.find([key], is_new=False).source
         for number, name in self._names("cross"):
             tensors[name] = self._tables.prompts.tensor(number, source, source + 1)
-        _infer(self._aligner, tensors)
+        infer(self._aligner, tensors)
         scores: Floats = self._aligner.get_tensor("weights").data[0].copy()
         return scores
 
@@ -183,12 +206,14 @@ class SpeechRunner:
         sources = [slot.source for _, slot in lanes]
         num_sources, num_tokens = 1 + max(sources), arrays["ids"].shape[1]
         arrays |= sharing_of(sources, num_sources, num_tokens)
+        if self._sizes.has_lengths:
+            arrays["shown"] = _shown({slot.source: slot.num_encoded for _, slot in lanes}, prompts)
         tensors = {name: ov.Tensor(array) for name, array in arrays.items()}
         for number, name in self._names("self"):
             tensors[name] = answers.tensor(number, 0, len(lanes))
         for number, name in self._names("cross"):
             tensors[name] = prompts.tensor(number, 0, num_sources)
-        _infer(self._decoder, tensors)
+        infer(self._decoder, tensors)
         rows, lengths = [row for row, _ in lanes], [slot.num_decoded for _, slot in lanes]
         for number, name in self._names("self"):
             bits = answers.bits(self._decoder.get_tensor(f"new_{name}"))
@@ -205,7 +230,16 @@ class SpeechRunner:
                 yield 2 * layer + part, f"{kind}_{('key', 'value')[part]}.{layer}"
 
 
-def _infer(request: Any, tensors: Mapping[str, Any] | None = None) -> None:
+def _shown(lengths: Mapping[int, int], tables: RowTables) -> Floats:
+    """Return what is added to scores of the frames of each source, of which some are there."""
+    counts = np.zeros((1 + max(lengths), 1, 1, 1), np.int64)
+    for source, length in lengths.items():
+        counts[source] = length
+    return np.where(np.arange(tables.num_cells) < counts, np.float32(0), MASKED)
+
+
+def infer(request: Any, tensors: Mapping[str, Any] | None = None) -> None:
+    """Compute a graph with inputs.  Raises ServingError."""
     for name, tensor in (tensors or {}).items():
         request.set_tensor(name, tensor)
     try:

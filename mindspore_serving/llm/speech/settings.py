@@ -1,7 +1,7 @@
-"""Settings of a Whisper model by its directory: sizes, special tokens, tokens never to write."""
+"""Opening of models of speech by their directories, and the settings of Whisper's."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,73 +15,39 @@ from mindspore_serving.llm.checkpoint.model_files import (
 )
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.checkpoint.whisper_ggml import WhisperFile
+from mindspore_serving.llm.speech import moonshine, parakeet
+from mindspore_serving.llm.speech.models import (
+    SpeechFamily,
+    SpeechModel,
+    SpeechSizes,
+    SpeechTokens,
+    expect_value,
+    read_size,
+)
 from mindspore_serving.llm.speech.suppressed import suppressed_tokens
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-ARCHITECTURE, MODEL_TYPE = "WhisperForConditionalGeneration", "whisper"
 MULTILINGUAL_VOCABULARY = 51_865  # tokens from which on a model knows languages
-_MAX_SIZE = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechSizes:
-    """Sizes of the encoder and the decoder."""
-
-    width: int
-    num_bins: int
-    encoder_layers: int
-    decoder_layers: int
-    encoder_heads: int
-    decoder_heads: int
-    num_frames: int  # that the encoder returns
-    max_tokens: int  # of a text with its prompt
-    vocab_size: int
-    scale: float  # of token embeddings
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechTokens:
-    """Special tokens.
-
-    `languages` are tokens by code, none of a model that knows English alone.  `first_time` is the
-    token of 0.00 s, and each after it is 0.02 s later.  `never` are not written, `not_first` not at
-    the beginning of a text.
-    """
-
-    start: int
-    end: int
-    transcribe: int
-    translate: int
-    previous: int
-    no_speech: int | None
-    no_times: int
-    first_time: int
-    languages: Mapping[str, int]
-    never: tuple[int, ...]
-    not_first: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SpeechModel:
-    """A checkpoint with its settings; `alignment_heads` are (layer, head), for times of words."""
-
-    checkpoint: Checkpoint
-    sizes: SpeechSizes
-    tokens: SpeechTokens
-    tokenizer: Tokenizer
-    alignment_heads: tuple[tuple[int, int], ...]
+WHISPER = SpeechFamily(
+    "WhisperForConditionalGeneration",
+    "whisper",
+    takes_prompts=True,
+    writes_times=True,
+    language="en",
+)
+_OPENERS: dict[str, Callable[[Path], SpeechModel]] = {
+    moonshine.FAMILY.model_type: moonshine.open_model,
+    **dict.fromkeys(parakeet.FAMILIES, parakeet.open_model),
+}
 
 
 def is_speech(directory: str | Path) -> bool:
-    """Return whether a Whisper model is a directory of Hugging Face or CTranslate2, or a ggml file.
+    """Return whether a directory or a file has a model of speech.
 
-    The file is one of whisper.cpp.
+    It is a directory of Hugging Face or, for Whisper, one of CTranslate2 or a file of whisper.cpp.
     """
-    directory = Path(directory)
-    if not directory.is_dir():
-        return is_speech_file(directory)
-    is_here = find_config(directory).get("model_type") == MODEL_TYPE
-    return is_here or is_speech_model(directory)
+    is_named = _model_type(Path(directory)) in (WHISPER.model_type, *_OPENERS)
+    return is_named or is_speech_model(directory) or is_speech_file(directory)
 
 
 def open_speech_model(directory: str | Path) -> SpeechModel:
@@ -91,6 +57,9 @@ def open_speech_model(directory: str | Path) -> SpeechModel:
     """
     directory = Path(directory)
     suppressed: tuple[Any, Any]
+    open_other = _OPENERS.get(_model_type(directory))
+    if open_other is not None:
+        return open_other(directory)
     if is_speech_file(directory):
         file = WhisperFile(directory)
         checkpoint = Checkpoint(directory, config := file.config, file.tensors)
@@ -111,19 +80,19 @@ def open_speech_model(directory: str | Path) -> SpeechModel:
     sizes = _sizes(config)
     tokens = _tokens(tokenizer, sizes, noted, suppressed)
     heads = _heads(noted.get("alignment_heads"), sizes)
-    return SpeechModel(checkpoint, sizes, tokens, tokenizer, heads)
+    return SpeechModel(WHISPER, checkpoint, sizes, tokens, tokenizer, heads)
+
+
+def _model_type(directory: Path) -> str:
+    """Return the kind of model that config.json names, "" if there is none."""
+    if not directory.is_dir() or is_speech_model(directory):
+        return ""
+    return str(find_config(directory).get("model_type", ""))
 
 
 def _sizes(config: Mapping[str, Any]) -> SpeechSizes:
-    def size(name: str) -> int:
-        value = config.get(name)
-        if type(value) is not int or not 0 < value <= _MAX_SIZE:
-            raise StartError(f"config.json: {name} is {value!r}, expected 1 to {_MAX_SIZE}")
-        return value
-
-    activation = config.get("activation_function", "gelu")
-    if activation != "gelu":
-        raise StartError(f"config.json: activation_function is {activation!r}, expected 'gelu'")
+    size = partial(read_size, config)
+    expect_value(config, "activation_function", "gelu")
     width = size("d_model")
     heads = (size("encoder_attention_heads"), size("decoder_attention_heads"))
     if any(width % count for count in heads):
@@ -170,6 +139,7 @@ def _tokens(
         no_speech=no_speech,
         no_times=no_times,
         first_time=no_times + 1,
+        first_mark=find("endoftext"),
         languages={name.strip("<|>"): token_id for token_id, name in names.items() if name},
         never=_ids(suppressed[0] or (), sizes),
         not_first=_ids(suppressed[1] or (), sizes),

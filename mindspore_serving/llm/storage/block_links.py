@@ -23,8 +23,8 @@ from fcntl import ioctl
 import msgspec
 
 from mindspore_serving.aio import BackgroundLoop, within
-from mindspore_serving.core.llm_messages import BlocksWritten, Prefill
 from mindspore_serving.core.placement import LinkSettings
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
 from mindspore_serving.llm.storage.block_listener import (
     COMPLETE,
     HEAD,

@@ -20,8 +20,8 @@ import msgspec
 from mindspore_serving import log
 from mindspore_serving.aio import within
 from mindspore_serving.cluster.pending_connections import PendingConnections
-from mindspore_serving.core.llm_messages import BlocksWritten
 from mindspore_serving.core.placement import GroupCredentials
+from mindspore_serving.core.prefill_messages import BlocksWritten
 from mindspore_serving.errors import StartError
 from mindspore_serving.llm.storage.block_memory import BlockMemory
 from mindspore_serving.tls import to_group_context

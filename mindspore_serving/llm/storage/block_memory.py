@@ -13,7 +13,7 @@ from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, fcntl
 from secrets import token_hex
 from typing import Protocol
 
-from mindspore_serving.core.llm_messages import BlocksWritten
+from mindspore_serving.core.prefill_messages import BlocksWritten
 
 
 class BlockWriter(Protocol):

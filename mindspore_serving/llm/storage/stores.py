@@ -25,8 +25,8 @@ def open_levels(
     if runner.num_slots and not (getattr(runner, "state_bytes", 0) and runner.block_bytes):
         name = "prefix_cache_dir" if config.prefix_cache_dir else "prefix_cache_store"
         raise StartError(
-            f"{name} is set, but the model has layers with recurrent states, which ranks keep in "
-            "memory alone, as do models without keys and values; leave it out"
+            f"{name} is set, but the model has layers with recurrent states and none with keys and "
+            "values, so no blocks are stored; leave it out"
         )
     path = config.prefix_cache_dir
     directory = open_directory(path) if path else None

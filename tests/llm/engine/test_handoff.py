@@ -3,19 +3,26 @@
 import pytest
 
 from mindspore_serving import log
-from mindspore_serving.core.llm_messages import BlocksWritten
+from mindspore_serving.core.prefill_messages import BlocksWritten
 from mindspore_serving.core.sampling_params import SamplingParams
 from mindspore_serving.errors import InvalidInputs
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine import handoff
 from mindspore_serving.llm.engine.engine import Engine
-from mindspore_serving.llm.engine.handoff import MovingBlocks, full_blocks, reusable_blocks
+from mindspore_serving.llm.engine.handoff import (
+    BlocksSent,
+    Missing,
+    MovingBlocks,
+    full_blocks,
+    reusable_blocks,
+)
 from mindspore_serving.llm.storage.block_memory import BlockMemory
 from tests.llm.counting import BLOCK, PROMPT, Counting, ask
 from tests.llm.toy import ToyRunner
 from tests.llm.toy_answers import continuation
 
 FULL = len(PROMPT) // BLOCK * BLOCK
+PIECES = 4  # of a state, as large as a block
 PARAMS = SamplingParams(max_tokens=1, temperature=0, ignore_eos=True)
 
 
@@ -33,20 +40,35 @@ def memory():
     memory.close()
 
 
-def computed_elsewhere(engine, memory, num_cached=0):
+@pytest.fixture
+def larger():
+    """Memory for the blocks of PROMPT and a state."""
+    memory = BlockMemory.create(FULL // BLOCK + PIECES, make().runner.block_bytes)
+    yield memory
+    memory.close()
+
+
+def stateful():
+    return make(runner=ToyRunner(64, BLOCK, num_slots=9))
+
+
+def computed_elsewhere(engine, memory, num_cached=0, way=BlockMemory):
     """Let `engine` compute PROMPT for another one; return what it says of the blocks."""
-    writer = BlockMemory.open(memory.path, memory.name, engine.runner.block_bytes)
+    writer = way.open(memory.path, memory.name, engine.runner.block_bytes)
     engine.add("p", PROMPT[:FULL], PARAMS)
-    engine.exports.begin("p", full_blocks(engine, PROMPT[:FULL], "")[num_cached:], writer)
-    events = []
+    engine.exports.begin("p", full_blocks(engine, PROMPT[:FULL], ""), writer, num_cached)
+    outputs = []
     while engine.has_work:
-        events += [output for _, output in engine.step() if isinstance(output, BlocksWritten)]
-    return events
+        outputs += engine.step()
+    while not any(isinstance(output, BlocksSent) for _, output in outputs):
+        outputs += engine.exports.advance("p")
+    return [output for _, output in outputs if isinstance(output, BlocksWritten)]
 
 
-def imported(engine, memory, count=FULL // BLOCK):
-    """Move the first `count` blocks of PROMPT into the cache of `engine`."""
-    moving = MovingBlocks(reusable_blocks(engine, PROMPT, ""), memory)
+def imported(engine, memory, count=FULL // BLOCK, num_pieces=0, num_before=0):
+    """Move the first `count` blocks and pieces of PROMPT into the cache of `engine`."""
+    digests = reusable_blocks(engine, PROMPT, "")
+    moving = MovingBlocks(digests[num_before:], memory, digests[-1], num_pieces)
     engine.imports.arrived(moving, count)
     said = []
     engine.imports.end(moving, "end", lambda _: said.append("end"))
@@ -88,10 +110,7 @@ def test_leading_blocks_that_the_other_has_are_not_sent(memory):
     ask(second, [PROMPT[: 4 * BLOCK]])
     (*_, last) = computed_elsewhere(first, memory, 4)
     assert last.count == 6
-    moving = MovingBlocks(reusable_blocks(second, PROMPT, "")[4:], memory)
-    second.imports.arrived(moving, 6)
-    second.imports.end(moving, "end", lambda _: [])
-    second.step()
+    imported(second, memory, 6, num_before=4)
     assert ask(second, [PROMPT]) == ([continuation(PROMPT, 3, 128)], [FULL])
 
 
@@ -158,6 +177,46 @@ def test_memory_that_is_too_small_ends_the_export(monkeypatch):
     assert "cannot be written" in lines[0]
     engine.abort("p")
     small.close()
+
+
+def test_a_state_follows_the_blocks_and_is_where_the_other_engine_begins(larger):
+    first, second = stateful(), stateful()
+    assert second.imports.missing(reusable_blocks(second, PROMPT, "")) == Missing(0, 0, PIECES)
+    (*_, last) = computed_elsewhere(first, larger)
+    assert last.count == FULL // BLOCK + PIECES
+    imported(second, larger, last.count, PIECES)
+    assert second.imports.missing(reusable_blocks(second, PROMPT, "")) == Missing(10, 10, 0)
+    assert ask(second, [PROMPT]) == ([continuation(PROMPT, 3, 128)], [FULL])
+    states = second.cache.states.pool
+    assert states.num_free == states.num_blocks
+
+
+def test_blocks_without_a_state_are_computed_and_a_state_may_come_alone(larger):
+    engine, other = stateful(), stateful()
+    computed_elsewhere(other, larger)
+    imported(engine, larger, FULL // BLOCK + PIECES - 1, PIECES)
+    assert engine.imports.missing(reusable_blocks(engine, PROMPT, "")) == Missing(10, 0, PIECES)
+    assert ask(engine, [PROMPT]) == ([continuation(PROMPT, 3, 128)], [0])
+    late, memory = stateful(), BlockMemory.create(FULL // BLOCK + PIECES, larger.block_bytes)
+    computed_elsewhere(other, memory)
+    imported(late, memory)
+    state = BlockMemory.create(PIECES, larger.block_bytes)
+    (event,) = computed_elsewhere(other, state, 10)
+    assert (event.count, event.num_cached) == (PIECES, 10)
+    imported(late, state, PIECES, PIECES, num_before=10)
+    assert ask(late, [PROMPT]) == ([continuation(PROMPT, 3, 128)], [FULL])
+
+
+def test_a_narrow_way_gets_the_blocks_and_then_the_state_in_bursts(larger):
+    class Narrow(BlockMemory):
+        room = 3
+
+    first, second = stateful(), stateful()
+    events = computed_elsewhere(first, larger, way=Narrow)
+    assert [event.count for event in events] == [3, 6, 9, 12, 14]
+    imported(second, larger, FULL // BLOCK + PIECES, PIECES)
+    assert ask(second, [PROMPT]) == ([continuation(PROMPT, 3, 128)], [FULL])
+    assert all(not users for users in first.pool.users)
 
 
 def test_an_aborted_request_closes_the_memory(memory):

@@ -57,6 +57,14 @@ def test_a_link_slower_than_computing_delays_the_prompt():
     assert not is_worth(100, num_streams=2, num_ahead=40, costs=replace(COSTS, wire=0.020))
 
 
+def test_pieces_of_a_state_are_copied_and_sent_and_not_computed():
+    # 12 blocks and 20 pieces: 2 * (120 - 32) ms saved by two streams, 50 + 32 ms added.
+    assert is_worth(12, num_streams=2, num_pieces=20)
+    assert not is_worth(12, num_streams=2, num_pieces=60)  # 96 ms saved, 122 ms added
+    # They are sent when everything is computed: 20 * 10 ms.
+    assert not is_worth(12, num_streams=2, num_pieces=20, costs=replace(COSTS, wire=0.010))
+
+
 def test_a_link_faster_than_computing_costs_its_round_trip_alone():
     fast = replace(COSTS, wire=0.009)
     assert [is_worth(count, costs=fast) for count in (6, 7)] == [False, True]

@@ -285,7 +285,7 @@ def test_models_that_cannot_keep_blocks_on_disk_are_refused(tmp_path):
         open_runner(tmp_path, "mindir", config)
     stateful = ToyRunner(num_slots=3)
     stateful.state_bytes = 0
-    with pytest.raises(StartError, match="has layers with recurrent states, which ranks keep in"):
+    with pytest.raises(StartError, match="recurrent states and none with keys and values"):
         open_levels(tmp_path, "toy", config, stateful)
     with pytest.raises(InvalidInputs, match="needs enable_prefix_caching"):
         EngineConfig(prefix_cache_dir=str(tmp_path), enable_prefix_caching=False)

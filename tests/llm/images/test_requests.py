@@ -4,11 +4,13 @@ import base64
 import io
 import zlib
 
+import msgspec
 import pytest
 from msgspec import structs
 from PIL import Image
 
 from mindspore_serving.core.llm_messages import Generate, Tokenize
+from mindspore_serving.core.prefill_messages import PromptVectors
 from mindspore_serving.errors import InvalidField, InvalidInputs
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.config import EngineConfig
@@ -194,6 +196,40 @@ def test_a_chunk_never_ends_within_a_bidirectional_image():
     assert whole.end_of_piece(11, 30) == 30
     assert PromptImages(places, seen).end_of_piece(0, 3) == 3
     assert whole.between(3, 12).ends().tolist() == [2, 2, 9, 9, 9, 9]
+
+
+def test_blocks_for_another_worker_end_before_a_bidirectional_image():
+    seen = [(b"a", np.zeros((3, 2), np.float32)), (b"b", np.zeros((4, 2), np.float32))]
+    places = [2, 3, 4, 8, 9, 10, 11]
+    whole = PromptImages(places, seen, is_bidirectional=True)
+    assert [whole.num_whole(count, 4) for count in range(5)] == [0, 0, 2, 3, 4]
+    assert [whole.num_whole(count, 5) for count in range(4)] == [0, 1, 1, 3]
+    assert [PromptImages(places, seen).num_whole(count, 4) for count in (0, 1, 4)] == [0, 1, 4]
+
+
+def test_images_of_the_beginning_of_a_prompt_are_the_same_elsewhere():
+    vectors = np.arange(12, dtype=np.float32).reshape(6, 2)
+    axes = np.arange(36, dtype=np.int32).reshape(12, 3)
+    images = PromptImages(
+        [2, 3, 4, 8, 9, 10], [(b"a", vectors[:3]), (b"b", vectors[3:])],
+        is_bidirectional=True, fill_id=7, rope_positions=axes,
+    )  # fmt: skip
+    for end in (3, 5, 10, 12):
+        sent = msgspec.msgpack.decode(
+            msgspec.msgpack.encode(images.message(end)), type=PromptVectors
+        )
+        other = PromptImages.received(sent)
+        assert other.identity(0, end) == images.identity(0, end)
+        here, there = (each.inputs([3] * end, 0) for each in (images, other))
+        assert there[0] == here[0]
+        assert there[2].tolist() == axes[:end].tolist()
+        assert there[1].positions.tolist() == here[1].positions.tolist()
+        assert there[1].vectors.tolist() == here[1].vectors.tolist()
+        assert there[1].is_bidirectional
+    assert images.message(2) is None
+    assert images.num_bytes == vectors.nbytes
+    plain = PromptImages([0], [(b"a", vectors[:1])])
+    assert PromptImages.received(plain.message(1)).inputs([3], 0)[2] is None
 
 
 def test_the_hash_of_a_block_covers_its_part_of_an_image():

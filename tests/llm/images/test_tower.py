@@ -29,7 +29,7 @@ from tests.waiting import PATIENCE, eventually
 pytestmark = pytest.mark.torch
 
 SAME = ("llava-qwen2", "internvl-qwen3", "ministral3-images")  # as towers of other kinds
-GRAPHS = tuple(kind for kind in seeing.KINDS if kind not in (*SAME, "minicpm-v"))
+GRAPHS = tuple(kind for kind in seeing.KINDS if kind not in SAME)
 FORMS = {  # kind, and what differs in its configuration, and in that of its tower
     "the last layer": ("llava", {"vision_feature_layer": -1}, {}),
     "three layers": ("llava", {"vision_feature_layer": [-3, 1, 0]}, {}),
@@ -38,6 +38,7 @@ FORMS = {  # kind, and what differs in its configuration, and in that of its tow
     "a norm behind the layers": ("internvl", {}, {"use_mean_pooling": False}),
     "the last layer but one": ("internvl", {"vision_feature_layer": -2}, {}),
     "two layers": ("pixtral", {"vision_feature_layer": [-1, -2]}, {}),
+    "squares of 2 x 2 patches": ("minicpm-v", {"downsample_mode": "4x"}, {}),
     "clipped matrices": (
         "gemma4-images", {}, {"use_clipped_linears": True, "standardize": True},
     ),

@@ -131,7 +131,9 @@ def build(built):
 
 
 @RUNTIMES
-@pytest.mark.parametrize(("name", "size"), [("mixtral", 4), ("deepseek-v3", 2), ("gpt-oss", 2)])
+@pytest.mark.parametrize(
+    ("name", "size"), [("mixtral", 4), ("deepseek-v3", 2), ("gpt-oss", 2), ("gemma4-moe", 2)]
+)
 def test_ranks_with_whole_experts_generate_the_tokens_of_the_reference(build, runtime, name, size):
     path, prompts = build(name), [(5,), *checkpoints.prompts(2)]
     with ranks(path, size, runtime, **EXPERTS) as runner:

@@ -33,7 +33,7 @@ def test_each_rank_is_in_a_group_of_its_stage_and_a_group_over_stages():
     assert [list(grid.stages.members) for grid in found] == [columns[n % 2] for n in range(6)]
 
 
-@pytest.fixture(scope="module", params=["llama3-tied", "gemma3", "mixtral"])
+@pytest.fixture(scope="module", params=["llama3-tied", "gemma3", "mixtral", "gemma4"])
 def each(built, request):
     return checkpoints.build(request.param, built)
 

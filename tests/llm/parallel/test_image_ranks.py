@@ -1,6 +1,7 @@
 """Models that take images over ranks and stages: vectors, pieces, positions, refusals."""
 
 from contextlib import contextmanager
+from itertools import product
 
 import numpy as np
 import pytest
@@ -22,12 +23,14 @@ PIPELINE, TENSOR = "pipeline_parallel", "tensor_parallel"
 BOTH = {PIPELINE: 2, TENSOR: 2}
 CUT = [
     "llava", "smolvlm", "internvl-qwen3", "pixtral", "mistral3-images", "qwen2-vl", "qwen3-vl",
-    "qwen3-vl-moe", "qwen3.5", "glm4v", seeing.SEES_WHOLE,
+    "qwen3-vl-moe", "qwen3.5", "glm4v", "glm4v-moe", seeing.SEES_WHOLE, "gemma4-images",
 ]  # fmt: skip
 # Cut as smolvlm, qwen2-vl, llava, llava-siglip and qwen3.5 are.
 CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision", "minicpm-v"]
-HEARING = ["qwen2-audio", "qwen2.5-omni", "qwen3-asr", "qwen3-omni", "voxtral"]
-IN_OPENVINO = ["qwen2-vl", "qwen3-vl", seeing.SEES_WHOLE]
+HEARING = [
+    "qwen2-audio", "qwen2.5-omni", "qwen3-asr", "qwen3-omni", "voxtral", "gemma3n-sounds",
+]  # fmt: skip
+IN_OPENVINO = ["qwen2-vl", "qwen3-vl", "glm4v-moe", seeing.SEES_WHOLE, "gemma4-images"]
 SMALL = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 CHAT = ("Is ", seeing.image(1), " as ", seeing.image(2, 90, 30), "?")
@@ -56,8 +59,12 @@ def small_messages(monkeypatch):
 
 @pytest.mark.parametrize("runtime", ["openvino", "torch"])
 @pytest.mark.parametrize(
-    "kind", ["smolvlm", "qwen2-vl", "qwen3.5", seeing.SEES_WHOLE, seeing.SEES_BY_WINDOW]
-)
+    "kind",
+    [
+        "smolvlm", "qwen2-vl", "qwen3.5", "glm4v-moe",
+        seeing.SEES_WHOLE, seeing.SEES_BY_WINDOW, "gemma4-images",
+    ],
+)  # fmt: skip
 def test_two_stages_answer_as_transformers(build, kind, runtime, small_messages, monkeypatch):
     check(*build(kind), runtime, monkeypatch, **{PIPELINE: 2})
 
@@ -75,10 +82,16 @@ def test_two_ranks_answer_as_transformers(build, kind, runtime, small_messages, 
 
 
 @pytest.mark.parametrize(
-    ("runtime", "kind"), [("openvino", "qwen2-vl"), ("torch", seeing.SEES_WHOLE)]
+    ("runtime", "kind"),
+    [
+        ("openvino", "qwen2-vl"),
+        ("torch", seeing.SEES_WHOLE),
+        *product(("openvino", "torch"), ("gemma4-images", "glm4v-moe")),
+    ],
 )
 def test_stages_of_ranks_answer_as_transformers(build, kind, runtime, small_messages, monkeypatch):
-    check(*build(kind), runtime, monkeypatch, **BOTH)
+    experts = {"expert_parallel": True} if kind == "glm4v-moe" else {}
+    check(*build(kind), runtime, monkeypatch, **BOTH, **experts)
 
 
 @pytest.mark.parametrize(
@@ -163,17 +176,7 @@ def test_a_bidirectional_image_is_not_cut():
     assert pieces(row, 3)[:2] == [(3, [], []), (4, [0, 1, 2, 3], [0, 1, 2, 3])]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "problem"),
-    [
-        ("gemma4-images", {TENSOR: 2}, "tensor_parallel is 2, but Gemma4.* is not cut over ranks"),
-        (
-            "qwen3-vl",
-            {PIPELINE: 2},
-            "the first 2 layers add features of images .* first stage, which has 1: take fewer",
-        ),
-    ],
-)
-def test_models_that_ranks_cannot_divide_are_refused(build, kind, options, problem):
+def test_features_of_layers_behind_the_first_stage_are_refused(build):
+    problem = "the first 2 layers add features of images .* first stage, which has 1: take fewer"
     with pytest.raises(StartError, match=problem):
-        LLM(build(kind)[0], "torch", **options)
+        LLM(build("qwen3-vl")[0], "torch", **{PIPELINE: 2})

@@ -112,6 +112,59 @@ def test_the_features_of_every_expert_are_cut_and_the_router_is_not():
     assert part(f"{prefix}gate.weight", 2, 6, rank=1, size=2, **moe).shape == (2, 6)
 
 
+# Layers 0 and 2 have 2 key-value heads of 2 features, layer 1 a single one of 3; 9 of 10 tokens
+# have inputs of layers.
+GEMMA4 = {
+    "architectures": ["Gemma4ForCausalLM"], "num_hidden_layers": 3, "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "global_head_dim": 3, "num_global_key_value_heads": 1, "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 4, "vocab_size_per_layer_input": 10,
+}  # fmt: skip
+GEMMA3N = {"architectures": ["Gemma3nForCausalLM"], "num_hidden_layers": 20}
+
+
+@pytest.mark.parametrize(("layer", "count", "expected"), [(0, 4, [2, 3]), (1, 3, [0, 1, 2])])
+def test_layers_are_cut_by_heads_of_their_sizes(layer, count, expected):
+    key = part(f"model.layers.{layer}.self_attn.k_proj.weight", count, 6, rank=1, size=2, **GEMMA4)
+    assert rows(key) == expected
+    spec, _ = load_definition(CONFIG | GEMMA4)
+    assert cut_spec(spec, 2).heads[layer] == (1, 2 + layer)
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(10, [[0, 1], [2, 3, 4], [5, 6], [7, 8, 9]]), (6, [[0, 1], [2, 3, 4], [5], [5]])],
+)
+def test_a_rank_has_the_inputs_of_layers_of_its_tokens(count, expected):
+    config = GEMMA3N | {"vocab_size_per_layer_input": count}
+    name = "model.embed_tokens_per_layer.weight"
+    parts = [part(name, count, 8, rank=rank, size=4, **config) for rank in range(4)]
+    assert [rows(each) for each in parts] == expected
+
+
+def test_feed_forward_blocks_of_layers_may_have_different_widths():
+    name = f"{LAYER}mlp.gate_proj.weight"
+    assert rows(part(name, 16, 6, rank=1, size=2, **GEMMA4)) == list(range(8, 16))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"),
+    [("q_norm", (4, 2), [2, 3]), ("k_norm", (2, 2), [1]), ("q_norm", (8,), [4, 5, 6, 7])],
+)
+def test_norms_with_features_of_each_head_are_cut_with_them(name, shape, expected):
+    """Cohere has a weight for each head, Olmo 2 one for all heads together."""
+    has_rows = len(shape) > 1
+    config = {"architectures": ["CohereForCausalLM" if has_rows else "Olmo2ForCausalLM"]}
+    config |= {"use_qk_norm": True, "layer_norm_eps": 1e-6, "logit_scale": 0.5}
+    weight = part(f"{LAYER}self_attn.{name}.weight", *shape, rank=1, size=2, **config)
+    assert (rows(weight) if has_rows else weight.tolist()) == expected
+
+
+def test_a_rank_has_the_slopes_of_its_heads():
+    spec, _ = load_definition(CONFIG | {"architectures": ["BloomForCausalLM"]})
+    assert cut_spec(spec, 2, 1).alibi == spec.alibi[2:] == (2.0**-6, 2.0**-8)
+
+
 def test_norms_are_on_every_rank():
     assert part(f"{LAYER}input_layernorm.weight", 6, rank=1, size=2).tolist() == list(range(6))
 
@@ -144,10 +197,9 @@ CHANNELS = {"architectures": ["Lfm2ForCausalLM"], "layer_types": ["conv"], "hidd
         (8, {}, "divisor of the model's 4 attention heads"),
         (2, {"num_attention_heads": 6, "num_key_value_heads": 3}, "3 key-value heads"),
         (4, {"intermediate_size": 6}, "divisor of the model's intermediate_size 6"),
-        (2, {"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel is not cut over ranks"),
-        (2, {"architectures": ["BaichuanForCausalLM"]}, "is not cut over ranks"),
         (4, KEY_HEADS, "divisor of the 4 value heads .* states that is a divisor of their 2 key"),
         (2, GROUPS, "divisor of the 6 value heads .* of their 3 key heads or a multiple of them"),
+        (2, GEMMA4 | {"num_global_key_value_heads": 3}, "divides its 3 key-value heads"),
         (2, CHANNELS, "divisor of the 9 channels of the model's convolutions"),
     ],
 )

@@ -11,7 +11,10 @@ pytest.importorskip("transformers")
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm import LLM, SamplingParams, runtimes
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models import load_definition
+from mindspore_serving.llm.models.stage_arrays import received_width, sent_width
 from mindspore_serving.llm.parallel import ring
+from mindspore_serving.llm.parallel.part import cut_layers
 from mindspore_serving.llm.runtimes import open_runner, stages
 from mindspore_serving.llm.runtimes.stages import micro_batches
 from mindspore_serving.llm.step import Row, Step
@@ -28,7 +31,7 @@ PIPELINE = "pipeline_parallel"
 TENSOR = "tensor_parallel"
 
 
-@pytest.fixture(scope="module", params=["llama3-tied", "gpt2", "gemma3", "mixtral"])
+@pytest.fixture(scope="module", params=["llama3-tied", "gpt2", "gemma3", "mixtral", "gemma4"])
 def each(built, request):
     return checkpoints.build(request.param, built)
 
@@ -43,14 +46,33 @@ def test_two_stages_generate_the_tokens_of_the_reference(each, runtime):
 
 
 @RUNTIMES
-def test_three_stages_with_many_pieces_in_flight_do_so_too(llama, runtime, monkeypatch):
+@pytest.mark.parametrize("name", ["llama", "gemma3n-uneven"])
+def test_three_stages_with_many_pieces_in_flight_do_so_too(built, name, runtime, monkeypatch):
+    """The last stage of Gemma 3n attends to keys and values of the first and of the second."""
+    path = checkpoints.build(name, built / "deep")
     monkeypatch.setattr(runtimes, "has_dedicated_cores", lambda *_: True)
     monkeypatch.setattr(stages, "MIN_MICRO_BATCH", 1)
     monkeypatch.setattr(stages, "MAX_MICRO_BATCH", 3)
     prompts = checkpoints.prompts(4)
-    with ranks(llama, 3, runtime, by=PIPELINE) as runner:
+    with ranks(path, 3, runtime, by=PIPELINE) as runner:
         answers = generate(runner, texts(runner, prompts, COUNT), COUNT)
-    check(llama, prompts, answers)
+    check(path, prompts, answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "stage_layers", "widths"),
+    [
+        # A state, inputs of 4 layers, keys and values of layer 1; then of layers 1 and 2.
+        ("gemma4", "2:2:2", [(0, 64 + 4 * 8 + 128), (64 + 4 * 8 + 128, 64 + 16 + 192), (272, 0)]),
+        ("gemma3n-uneven", "3:3", [(0, 3 * 64 + 24 + 128), (3 * 64 + 24 + 128, 0)]),
+        ("llama", "1:2", [(0, 64), (64, 0)]),
+    ],
+)
+def test_stages_send_the_inputs_of_later_layers(built, name, stage_layers, widths):
+    spec, _ = load_definition(checkpoints.configuration(name))
+    size = len(widths)
+    parts = [cut_layers(spec, rank, size, stage_layers) for rank in range(size)]
+    assert [(received_width(part), sent_width(part)) for part in parts] == widths
 
 
 @RUNTIMES
@@ -143,12 +165,6 @@ def test_processes_answer_a_crowd_as_the_reference_does(llama, runtime):
 def test_options_that_openvino_ranks_do_not_support_raise_an_error(llama, options, problem):
     with pytest.raises(StartError, match=problem):
         LLM(llama, "openvino", dtype="f32", **options)
-
-
-def test_stages_refuse_layers_that_share_keys_and_values_by_name(built):
-    path = checkpoints.build("gemma4", built)
-    with pytest.raises(StartError, match="Gemma4ForCausalLM has layers that share keys"):
-        LLM(path, "torch", pipeline_parallel=2)
 
 
 def test_a_stage_that_fails_before_sending_ends_all_ranks(llama):

@@ -26,20 +26,24 @@ CUT = [
     "internlm3", "internlm3-biased", "chatglm2-32k", "telechat2",
     "smollm3", "granite", "exaone4", "hunyuan", "glm4", "granite4",
     "deepseek-v2", "deepseek-v2-lite", "deepseek-v3", "minicpm3", "gpt-oss", "llama4",
-    "qwen2-moe", "glm4-moe",
+    "gpt2", "bloom", "cohere-normed", "olmo2", "phi", "falcon-alibi",
+    "qwen2-moe", "glm4-moe", "gemma3n-uneven", "gemma4", "gemma4-large", "gemma4-moe",
 ]  # fmt: skip
 # Cut as gemma2, chatglm2-32k, qwen2, qwen2, mistral, mistral, glm4, internlm, deepseek-v2,
-# qwen3-moe, deepseek-v2 and glm4-moe are.
+# qwen3-moe, deepseek-v2 and glm4-moe are; then as bloom, gpt2, phi or olmo2.
 CUT_ALIKE = [
     "gemma", "chatglm3-32k", "ernie4_5", "seed-oss", "ministral3", "ministral", "glm",
     "pangu-embedded", "pangu-ultra", "granite-moe", "ernie4_5-moe-biased", "dots1",
+    "baichuan2-13b", "opt", "starcoder2", "gpt-neox", "gptj", "stablelm-parallel", "cohere2",
+    "nemotron", "olmo", "arcee", "olmo3", "olmoe",
 ]  # fmt: skip
 RUNTIMES = pytest.mark.parametrize("runtime", ["torch", "openvino"])
 
 
 IN_OPENVINO = [
     "llama3-tied", "llama-biased", "phi3", "gemma3", "mixtral", "qwen3-moe", "internlm2",
-    "granite4", "gpt-oss",
+    "granite4", "gpt-oss", "gpt2", "bloom", "olmo2", "gemma3n-uneven", "gemma4", "gemma4-large",
+    "gemma4-moe",
 ]  # fmt: skip
 BOTH = [
     pytest.param(runtime, name, marks=[pytest.mark.long] * (name in CUT_ALIKE))
@@ -67,7 +71,7 @@ def test_two_ranks_generate_the_tokens_of_the_reference(built, runtime, name):
 @pytest.mark.parametrize(
     ("runtime", "name"),
     [
-        ("torch", "llama"), ("torch", "gemma2"), ("torch", "mixtral"),
+        ("torch", "llama"), ("torch", "gemma2"), ("torch", "mixtral"), ("torch", "olmo2"),
         ("openvino", "llama"), ("openvino", "mixtral"),
     ],
 )  # fmt: skip

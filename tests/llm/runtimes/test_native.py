@@ -25,7 +25,7 @@ from mindspore_serving.llm.runtimes.native.interpreter import PlanArrays, execut
 from mindspore_serving.llm.runtimes.native.ops import NativeOps
 from mindspore_serving.llm.runtimes.native.plan import ALIGNED, PlanRecorder
 from mindspore_serving.llm.runtimes.native.products import Team
-from mindspore_serving.llm.step import Row, Step
+from mindspore_serving.llm.step import Row, StateSlots, Step
 from tests.llm import architectures, checkpoints
 from tests.llm.stepping import all_logits, greedy, relative_error
 
@@ -107,6 +107,25 @@ def test_blocks_are_stored_and_restored(llama):
         runner.write_block(block, memoryview(content))
     after = runner.run(Step((Row(prompt[-1:], len(prompt) - 1, table, 1),)))
     np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lfm2-biased", "qwen3_5"])
+def test_states_are_stored_and_restored(name, tmp_path):
+    runner = open_runner(checkpoints.build(name, tmp_path), "native", CONFIG)
+    prompt, table = checkpoints.prompts(1)[0], range(8)
+
+    def run(tokens, start, read, write):
+        row = Row(tokens, start, table, 1, state=StateSlots(read, write))
+        return runner.run(Step((row,))).copy()
+
+    run(prompt[:-1], 0, -1, 0)
+    content = bytes(runner.read_state(0))
+    assert len(content) == runner.state_bytes
+    expected = run(prompt[-1:], len(prompt) - 1, 0, 1)
+    runner.write_state(2, memoryview(content))
+    np.testing.assert_array_equal(run(prompt[-1:], len(prompt) - 1, 2, 3), expected)
+    other = run(prompt[-1:], len(prompt) - 1, 1, 3)
+    assert np.abs(other - expected).max() > 1e-3
 
 
 def test_logits_are_products_of_the_hidden_states(llama):

@@ -5,18 +5,21 @@ A reopened model computes only new prefixes, with the same results; another mode
 
 import shutil
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 from mindspore_serving.llm import LLM, SamplingParams
 from mindspore_serving.llm.engine import stored_blocks
 from mindspore_serving.llm.parallel import rank_blocks
+from mindspore_serving.stores.file_store import SUFFIX
 from tests.llm import checkpoints
 from tests.llm.lora_files import ATTENTION, adapter, write
 from tests.waiting import PATIENCE
 
-PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+PARAMS = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True, logprobs=1)
 OPTIONS = {"dtype": "f32", "num_threads": 1, "kv_cache_memory": 4 << 20, "max_model_len": 256}
+WITH_STATES = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, "max_num_seqs": 4}
 BLOCK = 32
 
 
@@ -36,12 +39,30 @@ def ask(directory, runtime, cache, adapter=None, load=None, **options):
 
     An `adapter` may be loaded from the directory `load` first.
     """
+    completion, num_cached = complete(directory, runtime, cache, adapter, load, **options)
+    return completion.token_ids, num_cached
+
+
+def complete(directory, runtime, cache, adapter=None, load=None, **options):
+    """The same with the completion; `cache` is a directory, or the URL of a store."""
+    level = "prefix_cache_store" if isinstance(cache, str) else "prefix_cache_dir"
+    options = {**OPTIONS, level: str(cache), **options}
     prompt = list(checkpoints.prompts(1, seed=1, longest=60)[0] * 4)[:150]
-    with LLM(directory, runtime, prefix_cache_dir=str(cache), **{**OPTIONS, **options}) as llm:
+    with LLM(directory, runtime, **options) as llm:
         if load is not None:
             llm.load_adapter(adapter, load)
         (answer,) = llm.generate([prompt], PARAMS, False, adapter)
-        return answer.outputs[0].token_ids, llm.stats().num_disk_hits
+        stats = llm.stats()
+        return answer.outputs[0], stats.num_disk_hits + stats.num_store_hits
+
+
+def check_again(directory, runtime, cache, num_hits, first, **options):
+    """Compare the answer of a reopened model, its tokens and their probabilities, with `first`."""
+    again, num_cached = complete(directory, runtime, cache, **options)
+    assert num_cached == num_hits
+    assert again.token_ids == first.token_ids
+    chosen = [[row[0].logprob for row in each.logprobs] for each in (again, first)]
+    np.testing.assert_allclose(*chosen, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +158,42 @@ def test_stages_keep_blocks_while_steps_are_in_flight(directory, tmp_path):
 )
 def test_a_reopened_model_with_states_goes_on_from_a_stored_state(tmp_path, name, runtime):
     path = checkpoints.build(name, tmp_path)
-    options = {"max_num_batched_tokens": 64, "num_speculative_tokens": 0, "max_num_seqs": 4}
-    said, num_cached = ask(path, runtime, tmp_path / "cache", **options)
+    first, num_cached = complete(path, runtime, tmp_path / "cache", **WITH_STATES)
     assert num_cached == 0
-    again, num_cached = ask(path, runtime, tmp_path / "cache", **options)
-    assert (again, num_cached) == (said, 128)
+    check_again(path, runtime, tmp_path / "cache", 128, first, **WITH_STATES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "runtime", "division"),
+    [
+        # The first stage has a state alone, the second one keys and values as well.
+        ("qwen3-next", "torch", {"pipeline_parallel": 2, "stage_layers": "1:2"}),
+        pytest.param("falcon-h1", "torch", {"tensor_parallel": 2}, marks=pytest.mark.long),
+        pytest.param("lfm2", "openvino", {"tensor_parallel": 2}, marks=pytest.mark.long),
+    ],
+)
+def test_ranks_go_on_from_a_state_that_other_ranks_have_stored(tmp_path, name, runtime, division):
+    path, store = checkpoints.build(name, tmp_path), f"file://{tmp_path}/store"
+    options = WITH_STATES | division
+    first, num_cached = complete(path, runtime, store, **options)
+    assert num_cached == 0
+    check_again(path, runtime, store, 128, first, **options)
+
+
+@pytest.mark.slow
+def test_a_state_is_computed_again_if_the_part_of_a_rank_is_damaged(tmp_path, monkeypatch):
+    """Parts of a state go from rank to rank in pieces."""
+    monkeypatch.setattr(rank_blocks, "PART_BYTES", 3000)
+    path, cache = checkpoints.build("qwen3-next", tmp_path), tmp_path / "cache"
+    options = WITH_STATES | {"tensor_parallel": 2}
+    first, num_cached = complete(path, "openvino", cache, **options)
+    assert num_cached == 0
+    check_again(path, "openvino", cache, 128, first, **options)
+    files = list(cache.glob(f"*{SUFFIX}"))
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[-9] ^= 1
+        file.write_bytes(content)
+    assert len(files) > 4
+    check_again(path, "openvino", cache, 0, first, **options)

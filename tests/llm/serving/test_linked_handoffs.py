@@ -29,8 +29,8 @@ CREDENTIALS, FOREIGN = (GroupCredentials(*make_group_certificate()) for _ in ran
 class Linked(Pair):
     """A worker that computes prompts at 127.0.0.2, and one that decodes at 127.0.0.3."""
 
-    def __init__(self, directory):
-        super().__init__(directory)
+    def __init__(self, directory, **options):
+        super().__init__(directory, **options)
         for worker, host in ((self.prefill, "127.0.0.2"), (self.decode, "127.0.0.3")):
             worker.engine.link(LinkSettings(host, host, "127.0.0.1", CREDENTIALS))
         self.decode.engine.hand_off(self.caller)  # again, with links
@@ -81,7 +81,7 @@ def test_answers_over_a_link_are_those_of_a_worker_that_does_both(pair, link, pa
     events = pair.answer(request)
     assert texts(events) == texts(pair.answer(request, pair.alone))
     assert (events[-1].num_prompt_tokens, events[-1].num_cached_tokens) == (301, 0)
-    pair.until(lambda: pair.stats().num_handoffs == count + 1)
+    pair.until(lambda: pair.stats().num_handoffs >= count + 1)
     assert link.num_bytes > 9 * pair.decode.engine._runner.block_bytes
     assert pair.decode.engine._loop._engine.imports.costs.wire > 0
     pair.until(lambda: not num_memories() and not pair.prefill.engine.num_open)
@@ -98,7 +98,7 @@ def test_a_prompt_is_computed_here_if_the_certificate_is_wrong(pair, monkeypatch
     monkeypatch.setattr(pair.prefill.engine._links, "settings", foreign)
     failed = pair.stats().num_handoffs_failed
     assert_answered(pair, Generate(prompt=prompt(4), params=GREEDY))
-    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.until(lambda: pair.stats().num_handoffs_failed > failed)
     pair.until(lambda: not num_memories() and not pair.prefill.engine.num_open)
 
 
@@ -107,7 +107,7 @@ def test_a_prompt_is_computed_here_if_the_link_is_cut(pair, link, monkeypatch):
     link.cut()
     failed = pair.stats().num_handoffs_failed
     assert_answered(pair, Generate(prompt=prompt(5), params=GREEDY))
-    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.until(lambda: pair.stats().num_handoffs_failed > failed)
     assert len(pair.caller.dropped) == 1
     assert num_memories() == 0
 
@@ -122,7 +122,7 @@ def test_a_prompt_is_computed_here_if_the_link_ends_in_the_middle(pair, link):
     pair.until(lambda: told and told[-1][1])
     events = [event for group, _ in told for event in group]
     assert texts(events) == texts(pair.answer(request, pair.alone))
-    assert pair.stats().num_handoffs_failed == failed + 1
+    pair.until(lambda: pair.stats().num_handoffs_failed > failed)
     pair.until(lambda: not num_memories())
 
 

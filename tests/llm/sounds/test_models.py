@@ -1,6 +1,10 @@
 """Models that hear compute what transformers computes, however their prompts are cut."""
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from mindspore_serving.llm.options import make_config
 from mindspore_serving.llm.quantize import quantize
 from tests.llm import listening, seeing
 from tests.llm.images.test_models import LONG, RUNTIMES, block, config, small_cache
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.torch
 
@@ -32,6 +37,7 @@ CHATS = {
     "a short sound": ("Is there ", listening.sound(3, 0.07), "?"),
     "no sound": ("What is there?",),
 }
+SOUNDS_ALONE = {"gemma3n-sounds": {"max_images": 0}}  # as its vision tower needs timm
 MIXED = ("Is ", FIRST, " of ", seeing.image(1), " or ", SECOND, " of ", seeing.image(2, 90, 30))
 
 
@@ -55,7 +61,8 @@ def references(directories):
     ],
 )
 def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
-    opened = open_model(directories[kind], runtime, make_config(config(runtime)))
+    options = config(runtime, **SOUNDS_ALONE.get(kind, {}))
+    opened = open_model(directories[kind], runtime, make_config(options))
     several = "sounds of a length" if kind in ALONE else "two sounds"
     chats = [CHATS[several], CHATS["one sound"], CHATS["a short sound"]]
     try:
@@ -80,6 +87,7 @@ def test_prompts_with_sounds_and_images_are_cut_batched_and_preempted(
 ):
     # A step has room for a part of a sound, and the cache not for all sequences.
     room = {"max_num_batched_tokens": 24, "max_num_seqs": 4, **small_cache(kind, runtime)}
+    room |= SOUNDS_ALONE.get(kind, {})
     several, mixed = CHATS["two sounds"], [MIXED]
     if kind not in listening.SEEING:
         several, mixed = CHATS["sounds of a length"], []
@@ -91,27 +99,53 @@ def test_prompts_with_sounds_and_images_are_cut_batched_and_preempted(
         assert tokens == references[kind].greedy(ids, listening.media(parts), 48)
 
 
-def test_prompts_of_gemma3n_have_the_tokens_of_its_processor(directories):
-    directory = directories["gemma3n-sounds"]
-    _, picture, end, sound = listening.OTHER_TOKENS
+def gemma3n_processor(directory):
+    end_of_image, picture, end, sound = listening.OTHER_TOKENS
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_file=str(directory / "tokenizer.json"),
         extra_special_tokens={
-            "image_token": picture, "boi_token": "<start_of_image>", "eoi_token": "<end_of_image>",
+            "image_token": picture, "boi_token": "<start_of_image>", "eoi_token": end_of_image,
             "audio_token": sound, "boa_token": "<img>", "eoa_token": end,
         },
     )  # fmt: skip
-    extractor, images = listening.extractor("gemma3n-sounds"), seeing.processor("llava-siglip")
-    processor = transformers.Gemma3nProcessor(extractor, images, tokenizer, audio_seq_length=12)
-    processed = processor(text=f"user:What is {sound} there?assistant:", audio=[FIRST / 32768])
-    with LLM(directory, "torch", **config("torch")) as llm:
-        ((ids, _),) = answers(llm, CHATS["one sound"])
-    assert list(ids) == processed["input_ids"][0]
+    extractor, images = listening.extractor("gemma3n"), listening.images("gemma3n")
+    return transformers.Gemma3nProcessor(
+        extractor, images, tokenizer, audio_seq_length=12, image_seq_length=16
+    )
 
 
-def test_gemma3n_takes_no_images_and_says_so(directories):
+def test_images_of_gemma3n_are_computed_in_a_process_with_timm():
+    """Runs `timm_cases`: this process keeps what it knew of libraries when it began."""
+    if not (Path(sys.prefix) / "timm").is_dir():
+        pytest.skip(f"{sys.prefix}/timm is missing (make test installs timm there)")
+    env = {name: text for name, text in os.environ.items() if not name.startswith("PYTEST")}
+    env["OMP_NUM_THREADS"] = "1"  # threads of PyTorch that spin took most of the time
+    options = ("-q", "-p", "no:cacheprovider", "-n", "0", "-p", "tests.llm.with_timm")
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "tests/llm/timm_cases.py"],
+        cwd=Path(__file__).parents[3], env=env, capture_output=True, text=True, timeout=PATIENCE,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " passed" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("ModuleNotFoundError('No module', name='timm')", "timm, which is not installed; install"),
+        ("RuntimeError('operator torchvision::nms does not exist')", "nms does not exist; install"),
+    ],
+    ids=["missing", "broken"],
+)
+def test_gemma3n_says_how_to_take_images_or_do_without(
+    error, reason, directories, tmp_path, monkeypatch
+):
+    (tmp_path / "timm.py").write_text(f"raise {error}")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(StartError, match=f"{reason}.*; max_images=0 serves it without images"):
+        open_model(directories["gemma3n-sounds"], "torch", make_config(config("torch")))
     told = pytest.raises(InvalidField, match="is an image, but the model reads no images")
-    with LLM(directories["gemma3n-sounds"], "torch", **config("torch")) as llm, told:
+    with LLM(directories["gemma3n-sounds"], "torch", **config("torch", max_images=0)) as llm, told:
         answers(llm, (FIRST, seeing.image(1)))
 
 
@@ -129,7 +163,7 @@ def test_a_sound_tower_loaded_alone_has_all_its_tensors(change, directories, tmp
     (tmp_path / "model.safetensors").unlink()
     save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
     with pytest.raises(StartError, match=name.removeprefix("model.").replace(".", r"\.")):
-        Tower.open(tmp_path, make_config({"device": "cpu"}))
+        Tower.open(tmp_path, make_config({"device": "cpu", "max_images": 0}))
 
 
 def test_blocks_are_shared_by_prompts_with_the_same_sounds_alone(directories, references):

@@ -6,20 +6,20 @@ import numpy as np
 import pytest
 import torch
 
+from mindspore_serving.llm.speech.models import SpeechTokens
 from mindspore_serving.llm.speech.rules import (
     TokenRules,
     choose,
     likeliest_language,
     probability_of,
 )
-from mindspore_serving.llm.speech.settings import SpeechTokens
 
 pytestmark = pytest.mark.torch
 
 TOKENS = SpeechTokens(
     start=51, end=50, transcribe=55, translate=54, previous=56, no_speech=57, no_times=58,
-    first_time=59, languages={"en": 52, "de": 53}, never=(3, 51, 52, 53, 54, 55, 56, 57),
-    not_first=(4, 50),
+    first_time=59, first_mark=50, languages={"en": 52, "de": 53},
+    never=(3, 51, 52, 53, 54, 55, 56, 57), not_first=(4, 50),
 )  # fmt: skip
 SIZE = 59 + 200
 

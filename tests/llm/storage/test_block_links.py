@@ -8,8 +8,8 @@ from contextlib import closing, suppress
 
 import pytest
 
-from mindspore_serving.core.llm_messages import BlocksWritten, Prefill
 from mindspore_serving.core.placement import GroupCredentials, LinkSettings
+from mindspore_serving.core.prefill_messages import BlocksWritten, Prefill
 from mindspore_serving.llm.storage import block_links, block_listener
 from mindspore_serving.llm.storage.block_links import BlockLinks
 from mindspore_serving.llm.storage.block_memory import BlockMemory

@@ -63,7 +63,7 @@ CHATGLM = Architecture(
         layers="transformer.encoder.layers", qkv=("self_attention.query_key_value",),
         output="self_attention.dense", gate_up=("mlp.dense_h_to_4h",), down="mlp.dense_4h_to_h",
     ),
-    rope=PAIRS, qkv_bias="add_qkv_bias", read=_chatglm, shardable=True,
+    rope=PAIRS, qkv_bias="add_qkv_bias", read=_chatglm,
     fixed={
         "rmsnorm": (True,), "post_layer_norm": (True,),
         "apply_residual_connection_post_layernorm": (False,), "pre_seq_len": (0,),

@@ -126,7 +126,7 @@ ENCODERS: dict[str, Architecture] = {
     "Gemma3Text": replace(
         GEMMA3,
         names=replace(GEMMA3.names, embedding="embed_tokens", norm="norm", layers="layers"),
-        read=_gemma, shardable=False,
+        read=_gemma,
         fixed={**GEMMA3.fixed, "use_bidirectional_attention": (True,)},
     ),
 }  # fmt: skip

@@ -38,7 +38,6 @@ GEMMA_DEFAULTS = {"tie_word_embeddings": True, "head_dim": 256, "rms_norm_eps": 
 CAPPED = ("final_logit_softcapping", "query_pre_attn_scalar")
 GEMMA = Architecture(
     norm=RMS_PLUS_ONE, read=_gemma, **ATTENTION_BIASED, defaults=GEMMA_DEFAULTS, fixed=PLAIN,
-    shardable=True,
 )  # fmt: skip
 GEMMA2 = replace(
     GEMMA,
@@ -143,7 +142,7 @@ def _global_heads(config: Config, layers: list[int]) -> Config:
     return {"num_global_key_value_heads": kv_heads, "global_head_dim": dim}
 
 
-LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True, shardable=False)
+LATER = replace(GEMMA, norm=RMS, qk_norm=OF_HEAD, value_norm=True)
 LATER_SETTINGS = (
     *TYPED_WINDOW, *LAYER_INPUTS, "final_logit_softcapping", "rope_local_base_freq",
 )  # fmt: skip
@@ -194,9 +193,13 @@ def _sparse_layers(count: int) -> list[float]:
     return [0.95 if i < SPARSE < count else 0.0 for i in range(count)]
 
 
-def _gemma3n_sounds(architecture: Architecture, config: Config) -> Architecture:
-    """Add sounds, unless the checkpoint is of the text part only."""
-    return replace(architecture, takes_sounds=bool(config.get("audio_config")))
+def _gemma3n_media(architecture: Architecture, config: Config) -> Architecture:
+    """Add images and sounds, unless the checkpoint is of the text part only."""
+    return replace(
+        architecture,
+        takes_images=bool(config.get("vision_config")),
+        takes_sounds=bool(config.get("audio_config")),
+    )
 
 
 GEMMA3N = replace(
@@ -233,7 +236,7 @@ ROWS: dict[str, Architecture] = {
     "Gemma3ForCausalLM": GEMMA3,
     "Gemma3ForConditionalGeneration": replace(GEMMA3, variant=_gemma3_images),
     "Gemma3nForCausalLM": GEMMA3N,
-    "Gemma3nForConditionalGeneration": replace(GEMMA3N, variant=_gemma3n_sounds),
+    "Gemma3nForConditionalGeneration": replace(GEMMA3N, variant=_gemma3n_media),
     "Gemma4ForCausalLM": GEMMA4,
     "Gemma4ForConditionalGeneration": replace(GEMMA4, variant=_gemma4_images),
 }

@@ -73,7 +73,7 @@ def _qwen3_vl(config: Config) -> Config:
     return {"image_levels": len(levels)}
 
 
-_LLAVA = Architecture(variant=_text_model, fixed=PLAIN, shardable=True)
+_LLAVA = Architecture(variant=_text_model, fixed=PLAIN)
 _QWEN2_VL = replace(
     QWEN2, takes_images=True, image_axes=SECTIONS,
     defaults={**QWEN2.defaults, "max_window_layers": 80, "rope_theta": 1_000_000.0},
@@ -93,7 +93,7 @@ _GLM4V = replace(
     defaults={"attention_bias": True, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 _GLM4V_MOE = replace(
-    MIXTURES["Glm4MoeForCausalLM"], shardable=False, takes_images=True, image_axes=SECTIONS,
+    MIXTURES["Glm4MoeForCausalLM"], takes_images=True, image_axes=SECTIONS,
     defaults={**MIXTURES["Glm4MoeForCausalLM"].defaults, "attention_bias": True},
 )  # fmt: skip
 _OF_OMNI = ("position_id_per_seconds", "seconds_per_chunk", "user_token_id")

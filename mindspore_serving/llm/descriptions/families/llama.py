@@ -39,18 +39,17 @@ FUSED_GATE = ("mlp.gate_up_proj",)
 
 LLAMA = Architecture(
     qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias", fixed=PLAIN,
-    shardable=True,
 )  # fmt: skip
 WINDOWED: dict[str, Any] = {"sliding_window": 4096}  # default
 SWITCHED: dict[str, Any] = {**WINDOWED, "use_sliding_window": False, "max_window_layers": 28}
-MISTRAL = Architecture(fixed=PLAIN, follows=TYPED_WINDOW, defaults=WINDOWED, shardable=True)
+MISTRAL = Architecture(fixed=PLAIN, follows=TYPED_WINDOW, defaults=WINDOWED)
 MINISTRAL3 = replace(MISTRAL, follows=WINDOW, defaults={})
 QWEN2 = Architecture(
-    qkv_bias=True, follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, shardable=True,
+    qkv_bias=True, follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN,
 )  # fmt: skip
 QWEN3 = Architecture(
     qkv_bias="attention_bias", output_bias="attention_bias", qk_norm=OF_HEAD,
-    follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN, shardable=True,
+    follows=SWITCHED_WINDOW, defaults=SWITCHED, fixed=PLAIN,
 )  # fmt: skip
 INTERNLM2 = Architecture(
     names=Names(
@@ -59,7 +58,7 @@ INTERNLM2 = Architecture(
         output="attention.wo", mlp_norm="ffn_norm",
         gate_up=("feed_forward.w1", "feed_forward.w3"), down="feed_forward.w2",
     ),
-    qkv_bias="bias", output_bias="bias", fixed=PLAIN, shardable=True,
+    qkv_bias="bias", output_bias="bias", fixed=PLAIN,
 )  # fmt: skip
 
 
@@ -95,7 +94,7 @@ OLMO3 = replace(
     defaults={**WINDOWED, PATTERN: 4, "rope_theta": 500_000.0},
 )  # fmt: skip
 EXAONE4 = Architecture(
-    names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN, shardable=True,
+    names=POST_NORMS, qk_norm=OF_HEAD, rotated_windows=True, fixed=PLAIN,
     follows=(*TYPED_WINDOW, PATTERN), defaults={**WINDOWED, PATTERN: 4},
 )  # fmt: skip
 
@@ -143,18 +142,17 @@ ROWS: dict[str, Architecture] = {
         defaults={"attention_bias": True, "head_dim": 128},
     ),
     "InternLMForCausalLM": Architecture(
-        qkv_bias="bias", output_bias="bias", fixed=PLAIN, shardable=True
+        qkv_bias="bias", output_bias="bias", fixed=PLAIN
     ),
     "InternLM2ForCausalLM": INTERNLM2,
     "InternLM3ForCausalLM": Architecture(
-        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", fixed=PLAIN, shardable=True
+        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", fixed=PLAIN
     ),
     "BaichuanForCausalLM": Architecture(
         names=Names(qkv=("self_attn.W_pack",)), variant=_baichuan, fixed=PLAIN
     ),
     "Phi3ForCausalLM": Architecture(
         names=Names(qkv=("self_attn.qkv_proj",), gate_up=FUSED_GATE), follows=WINDOW, fixed=PLAIN,
-        shardable=True,
     ),
     "GraniteForCausalLM": replace(
         LLAMA, follows=SCALES, defaults={"attention_multiplier": 1.0}
@@ -164,11 +162,11 @@ ROWS: dict[str, Architecture] = {
     "Exaone4ForCausalLM": EXAONE4,
     "Ernie4_5ForCausalLM": Architecture(
         rope=PAIRS, qkv_bias="use_bias", output_bias="use_bias", mlp_bias="use_bias", fixed=ERNIE,
-        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0}, shardable=True,
+        defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0},
     ),
     "HunYuanDenseV1ForCausalLM": Architecture(
         names=Names(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm"),
-        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True, shardable=True,
+        **ATTENTION_BIASED, qk_norm=OF_HEAD, norm_after_rope=True,
         fixed={**PLAIN, "use_cla": (False,), "use_mla": (False,), "use_qk_norm": (True,),
                "norm_type": ("rms",), "use_rotary_pos_emb": (True,)},
         unused=("cla_share_factor", "attention_head_dim", "add_classification_head",
@@ -176,7 +174,6 @@ ROWS: dict[str, Architecture] = {
     ),
     "GlmForCausalLM": Architecture(
         names=Names(gate_up=FUSED_GATE), rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN,
-        shardable=True,
         defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128},
     ),
     "Glm4ForCausalLM": Architecture(
@@ -184,12 +181,12 @@ ROWS: dict[str, Architecture] = {
             gate_up=FUSED_GATE, after_attention="post_self_attn_layernorm",
             after_mlp="post_mlp_layernorm",
         ),
-        rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN, shardable=True,
+        rope=PAIRS, qkv_bias="attention_bias", fixed=PLAIN,
         defaults={"attention_bias": True, "partial_rotary_factor": 0.5, "head_dim": 128},
     ),
     "MiniCPM3ForCausalLM": Architecture(
         read=_minicpm3, unused=LATENT_HEADS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
-        fixed=PLAIN, shardable=True,
+        fixed=PLAIN,
         defaults={"tie_word_embeddings": True, "scale_emb": 12, "scale_depth": 1.4,
                   "dim_model_base": 256},
     ),

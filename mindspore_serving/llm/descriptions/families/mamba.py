@@ -125,7 +125,7 @@ GRANITE4 = Architecture(
     names=Names(gate_up=("shared_mlp.input_linear",), down="shared_mlp.output_linear"),
     experts=replace(GRANITE_EXPERTS, shares_dense=True),
     **ATTENTION_BIASED, state=MAMBA, read=_granite4, variant=_granite4_form, fixed=PLAIN,
-    shardable=True, follows=(*SCALES, "layer_types"), unused=STATE_SETTINGS,
+    follows=(*SCALES, "layer_types"), unused=STATE_SETTINGS,
     defaults={**SIZES, "attention_multiplier": 1.0, "num_local_experts": 8,
               "num_experts_per_tok": 2, "norm_topk_prob": True, "mamba_n_heads": 128,
               "mamba_d_state": 256},
@@ -136,7 +136,7 @@ BAMBA = Architecture(
         gate_up=("feed_forward.gate_proj", "feed_forward.up_proj"), down="feed_forward.down_proj",
     ),
     **ATTENTION_BIASED, mlp_bias="mlp_bias", state=MAMBA, read=_bamba,
-    shardable=True, fixed={**PLAIN, "mamba_use_mlp": (True,)},
+    fixed={**PLAIN, "mamba_use_mlp": (True,)},
     defaults={**SIZES, "partial_rotary_factor": 0.5},
 )  # fmt: skip
 FALCON_H1 = replace(
@@ -156,7 +156,7 @@ NEMOTRON_H = Architecture(
         latent=("mixer.fc1_latent_proj", "mixer.fc2_latent_proj"),
     ),
     gated=False, rope="", mlp_bias="mlp_bias", state=MAMBA, single=True, read=_nemotron_h,
-    variant=_nemotron_h_form, shardable=True, follows=(*GROUPED, "moe_latent_size"),
+    variant=_nemotron_h_form, follows=(*GROUPED, "moe_latent_size"),
     unused=("expand", "n_routed_experts", "num_experts_per_tok", "sliding_window"),
     fixed={**PLAIN, "attention_bias": (False,), "mamba_proj_bias": (False,)},
     defaults={**NORMED, "mamba_expand": 2, "mamba_hidden_act": "silu", "mlp_hidden_act": "relu2",
@@ -164,7 +164,7 @@ NEMOTRON_H = Architecture(
               "norm_topk_prob": True},
 )  # fmt: skip
 MAMBA2 = Architecture(
-    names=NEMOTRON_H.names, rope="", state=MAMBA, single=True, read=_mamba2, shardable=True,
+    names=NEMOTRON_H.names, rope="", state=MAMBA, single=True, read=_mamba2,
     fixed={"rms_norm": (True,)},
     defaults={**NORMED, "layer_norm_epsilon": 1e-5, "expand": 2, "conv_kernel": 4, "n_groups": 8,
               "use_conv_bias": True, "max_position_embeddings": 131072},

@@ -94,7 +94,7 @@ def _deepseek(config: Config) -> Config:
 
 DEEPSEEK2 = Architecture(
     experts=Experts(shared=SHARED), rope=PAIRS, **ATTENTION_BIASED, mlp_bias="mlp_bias",
-    read=_deepseek, follows=DENSE_FIRST, unused=LATENT_HEADS, shardable=True,
+    read=_deepseek, follows=DENSE_FIRST, unused=LATENT_HEADS,
     fixed={**PLAIN, "moe_layer_freq": (1,), "scoring_func": ("softmax",),
            "norm_topk_prob": (False,)},
 )  # fmt: skip
@@ -112,11 +112,11 @@ ROWS: dict[str, Architecture] = {
             router="block_sparse_moe.gate", prefix="block_sparse_moe.experts", gate="w1",
             up="w3", down="w2",
         ),
-        follows=WINDOW, fixed=PLAIN, shardable=True,
+        follows=WINDOW, fixed=PLAIN,
         defaults={"norm_topk_prob": True, "rope_theta": 1_000_000.0},
     ),
     "GraniteMoeForCausalLM": Architecture(
-        experts=GRANITE_EXPERTS, **ATTENTION_BIASED, follows=SCALES, fixed=PLAIN, shardable=True,
+        experts=GRANITE_EXPERTS, **ATTENTION_BIASED, follows=SCALES, fixed=PLAIN,
         defaults={"attention_multiplier": 1.0, "norm_topk_prob": True},
     ),
     "Qwen2MoeForCausalLM": Architecture(
@@ -124,7 +124,7 @@ ROWS: dict[str, Architecture] = {
             shared="mlp.shared_expert", shared_gate="mlp.shared_expert_gate"
         ),
         qkv_bias="qkv_bias", follows=(*SWITCHED_WINDOW, *SPARSE), read=_qwen2_moe,
-        defaults={**SWITCHED, "qkv_bias": True}, fixed=PLAIN, shardable=True,
+        defaults={**SWITCHED, "qkv_bias": True}, fixed=PLAIN,
     ),
     "Qwen3MoeForCausalLM": replace(
         QWEN3, experts=Experts(), follows=(*WINDOW, *SPARSE, "use_sliding_window"),
@@ -138,21 +138,21 @@ ROWS: dict[str, Architecture] = {
             correction="mlp.moe_statics.e_score_correction_bias", shared=SHARED
         ),
         rope=PAIRS, read=_ernie, qkv_bias="use_bias", output_bias="use_bias",
-        mlp_bias="use_bias", head_bias="use_bias", fixed=ERNIE, shardable=True,
+        mlp_bias="use_bias", head_bias="use_bias", fixed=ERNIE,
         follows=("moe_layer_end_index", "moe_num_shared_experts", "n_shared_experts",
                  "moe_norm_min"),  # names in GGUF files
         defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "moe_layer_start_index": 1,
                   "moe_norm_min": 1e-12},
     ),
     "Glm4MoeForCausalLM": Architecture(
-        experts=SIGMOID_EXPERTS, shardable=True,
+        experts=SIGMOID_EXPERTS,
         qkv_bias="attention_bias", qk_norm=OF_HEAD, qk_norm_key="use_qk_norm", follows=DENSE_FIRST,
         defaults={**UNGROUPED, "partial_rotary_factor": 0.5, "norm_topk_prob": True,
                   "first_k_dense_replace": 1},
         fixed={**PLAIN, **SIGMOID},
     ),
     "Dots1ForCausalLM": Architecture(
-        experts=SIGMOID_EXPERTS, shardable=True,
+        experts=SIGMOID_EXPERTS,
         **ATTENTION_BIASED, qk_norm=OF_HEAD, unused=("num_experts_per_tok",),
         follows=(*DENSE_FIRST, *TYPED_WINDOW, "max_window_layers"),
         defaults={**WINDOWED, **UNGROUPED, "max_window_layers": 62}, fixed={**PLAIN, **SIGMOID},
@@ -178,7 +178,7 @@ ROWS: dict[str, Architecture] = {
         follows=("layer_types", "no_rope_layers", "no_rope_layer_interval",
                  "attn_temperature_tuning"),
         rope=PAIRS, **ATTENTION_BIASED, qk_norm=UNWEIGHTED, qk_norm_key="use_qk_norm",
-        norm_after_rope=True, read=_llama4, fixed=PLAIN, shardable=True,
+        norm_after_rope=True, read=_llama4, fixed=PLAIN,
         defaults={"rope_theta": 500_000.0, "use_qk_norm": True, "attn_temperature_tuning": True,
                   "floor_scale": 8192, "attn_scale": 0.1, "attention_chunk_size": 8192,
                   "no_rope_layer_interval": 4, "num_experts_per_tok": 1},
@@ -189,7 +189,7 @@ ROWS: dict[str, Architecture] = {
             router="mlp.router", router_bias=True, bias=True, clamped=True,
             joined=("gate_up_proj", "down_proj"),
         ),
-        **ATTENTION_BIASED, follows=TYPED_WINDOW, fixed=PLAIN, shardable=True,
+        **ATTENTION_BIASED, follows=TYPED_WINDOW, fixed=PLAIN,
         unused=("experts_per_token", "initial_context_length"),
         defaults={"attention_bias": True, "head_dim": 64, "sliding_window": 128,
                   "sliding_window_pattern": 2, "norm_topk_prob": True, "num_experts_per_tok": 4,

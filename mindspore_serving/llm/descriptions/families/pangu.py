@@ -42,7 +42,7 @@ def _norms(architecture: Architecture, config: Config) -> Architecture:
 
 ROWS: dict[str, Architecture] = {
     "PanguEmbeddedForCausalLM": Architecture(
-        qkv_bias="bias", output_bias="bias", shardable=True,
+        qkv_bias="bias", output_bias="bias",
         fixed={**NO_SINKS, "mlp_bias": (False,), "is_causal": (True,)},
         defaults={"bias": True, "rope_theta": 16_000_000.0, "rms_norm_eps": 1e-5},
     ),

@@ -73,7 +73,6 @@ LFM2 = Architecture(
             "block_norm_eps", "block_out_init_scale", "block_use_swiglu", "block_use_xavier_init",
             "use_pos_enc", "theta", "num_heads", "conv_bias"),
     qk_norm=OF_HEAD, state=CONVOLUTION, follows=("layer_types",), read=_lfm2, fixed=PLAIN,
-    shardable=True,
     defaults={"tie_word_embeddings": True, "rope_theta": 1_000_000.0, "conv_L_cache": 3,
               "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
               "block_multiple_of": 256},
@@ -92,7 +91,7 @@ LFM2_MOE = replace(
 
 QWEN3_5 = Architecture(
     norm=RMS_PLUS_ONE, qk_norm=OF_HEAD, output_gate=True, state=DELTA_RULE, read=_qwen3_next,
-    **ATTENTION_BIASED, follows=("layer_types",), fixed=PLAIN, shardable=True,
+    **ATTENTION_BIASED, follows=("layer_types",), fixed=PLAIN,
     defaults={"partial_rotary_factor": 0.25, "full_attention_interval": 4, "head_dim": 256},
 )  # fmt: skip
 SHARED = Experts(shared="mlp.shared_expert", shared_gate="mlp.shared_expert_gate")

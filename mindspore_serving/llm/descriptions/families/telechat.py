@@ -45,7 +45,7 @@ TELECHAT = Architecture(
         output="self_attention.dense",
     ),
     output_bias=True, mlp_bias=True, gate_bias=False, read=_telechat, variant=_variant,
-    shardable=True, defaults={"layer_norm_epsilon": 1e-5, "training_seqlen": 8192},
+    defaults={"layer_norm_epsilon": 1e-5, "training_seqlen": 8192},
     fixed={"apply_residual_connection_post_layernorm": (False,)},
     unused=("logn", "pretraining_tp", "masked_softmax_fusion", "offset_alibi", "skip_bias_add",
             "skip_bias_add_qkv", "seq_length", "n_inner"),

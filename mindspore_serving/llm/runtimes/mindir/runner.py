@@ -50,7 +50,7 @@ class DenseRunner(LimitedRunner):
 
     def __init__(self, spec: ModelSpec, graphs: DenseGraphs, limits: RunnerLimits) -> None:
         super().__init__(limits)
-        self.width = spec.hidden_size
+        self.received_width = self.sent_width = spec.hidden_size
         self._window = spec.windows[0]
         self._is_first, self._is_last = spec.is_first, spec.is_last
         self._graphs: DenseGraphs | None = graphs
@@ -77,12 +77,12 @@ class DenseRunner(LimitedRunner):
         values: I32 | F32 = layout.token_ids.astype(np.int32)
         if not self._is_first:
             values = (
-                np.zeros((len(values), self.width), np.float32)
+                np.zeros((len(values), self.received_width), np.float32)
                 if hidden_states is None
                 else hidden_states
             )
         rows = layout.rows if self._is_last else np.arange(len(values))
-        width = self.vocab_size if self._is_last else self.width
+        width = self.vocab_size if self._is_last else self.sent_width
         output = np.zeros((len(rows), width), np.float32)
         for call in calls:
             graph_rows, indices = call.locate(rows)

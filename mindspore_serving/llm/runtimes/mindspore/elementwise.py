@@ -36,8 +36,8 @@ class ElementwiseOps(GraphRecorder, Ops):
         return self.emit(f"ops.mean({x.name}, -1, True)", 1)
 
     def gaussian_topk(self, x: Node, cutoff: float) -> Node:
-        deviation = self.emit(f"{x.name} - {self.mean(x).name}", x.width)
-        variance = self.mean(self.mul(deviation, deviation))
+        deviation = self.emit(f"{x.name} - {self.mean_of_ranks(x).name}", x.width)
+        variance = self.mean_of_ranks(self.mul(deviation, deviation))
         return self.emit(
             f"ops.relu({deviation.name} - ops.sqrt({variance.name}) * {cutoff})", x.width
         )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mindspore_serving.llm.models.expert_block import ExpertBlock
+from mindspore_serving.llm.models.stage_arrays import received_width, sent_width
 from mindspore_serving.llm.parallel.group import RankGroup
 from mindspore_serving.llm.parallel.shards import Range, Shard
 from mindspore_serving.llm.parallel.watching import WatchedThread
@@ -75,6 +76,21 @@ class RankGraphOps(GraphOps):
         column = f"ops.expand_dims({inside}.astype({self.dtype}), 1)"
         return self.all_reduce(self.emit(f"{x.name} * {column}", x.width))
 
+    def whole_embedding(self, ids: Node, table: str) -> Node:
+        return super().embedding(ids, table)
+
+    def spanning_rms_norm(self, x: Node, weight: str, num_groups: int, eps: float) -> Node:
+        """Record the norm of one group; models with several are refused."""
+        wide = self.emit(f"{x.name}.astype(mindspore.float32)", x.width)
+        mean = self.mean_of_ranks(self.mul(wide, wide))
+        inverse = f"ops.rsqrt({mean.name} + {eps})"
+        return self.gain(
+            self.emit(f"({wide.name} * {inverse}).astype({self.dtype})", x.width), weight
+        )
+
+    def mean_of_ranks(self, x: Node) -> Node:
+        return self.scale(self.all_reduce(self.mean(x)), 1 / self._collectives.shard.size)
+
     def all_reduce(self, x: Node) -> Node:
         operator = self.operator("all_reduce", group=self._collectives.group)
         return self.emit(f"{operator}({x.name})", x.width)
@@ -118,8 +134,9 @@ class RankGraphRunner(GraphRunner):
         self, graphs: PhaseGraphs, limits: RunnerLimits, peers: RankGroup, thread: WatchedThread
     ) -> None:
         super().__init__(graphs, limits)
-        self.width = graphs.spec.hidden_size
-        self._spec, self._dtype = graphs.spec, graphs.dtype
+        spec = graphs.spec
+        self.received_width, self.sent_width = received_width(spec), sent_width(spec)
+        self._spec, self._dtype = spec, graphs.dtype
         self._is_on_cpu = graphs.target.name == CPU
         self._peers = peers
         self._thread = thread
@@ -139,7 +156,7 @@ class RankGraphRunner(GraphRunner):
     ) -> Vectors:
         """Run a step as `LayerStage.compute` does."""
         if not self._spec.is_first and hidden_states is None:  # to warm up
-            hidden_states = np.zeros((step.num_tokens, self.width), np.float32)
+            hidden_states = np.zeros((step.num_tokens, self.received_width), np.float32)
         self._hidden_states = hidden_states
         if not self._spec.is_last:
             return self._computed(step, HIDDEN, join_rows)

@@ -18,6 +18,7 @@ from mindspore_serving.llm.models.ops import (
     DecoderInputs,
 )
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.stage_arrays import received_width
 from mindspore_serving.llm.runtimes.mindir.library import ops as mindspore_ops
 from mindspore_serving.llm.runtimes.mindspore.experts import record_experts
 from mindspore_serving.llm.runtimes.mindspore.integer_products import IntegerProducts
@@ -345,7 +346,7 @@ def record(spec: ModelSpec, decoder: Decoder, ops: GraphOps) -> RecordedGraph:
     """Run the definition of `spec` once and return its graph."""
     names = ("input_ids", "positions", "logit_rows", "uses_long_rope")
     token_ids, positions, rows, uses_long_rope = map(Node, names)
-    width = 0 if spec.is_first else spec.hidden_size
+    width = 0 if spec.is_first else received_width(spec)
     inputs = DecoderInputs(
         token_ids, positions, rows, Node(HIDDEN_STATES, width), uses_long_rope=uses_long_rope
     )

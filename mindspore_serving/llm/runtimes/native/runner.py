@@ -73,7 +73,7 @@ class NativeRunner(LimitedRunner):
         tables = (self._cache.table, self._states.addresses)
         attention = AttentionTasks.of(limits.max_model_len, self._threads.num_threads)
         self._planned = PlanArrays(operations, numbers, *tables, team, attention)
-        self.block_bytes = self._cache.block_bytes
+        self.block_bytes, self.state_bytes = self._cache.block_bytes, self._states.state_bytes
         self.block_format = f"native 1 {cache_type.name} {block_size} {layers}"
         self.cache_memory = replace(limits.memory, can_release=True)
         self.hidden_size = model.spec.hidden_size
@@ -94,6 +94,12 @@ class NativeRunner(LimitedRunner):
 
     def write_block(self, block: int, content: memoryview) -> None:
         self._cache.replace(block, content)
+
+    def read_state(self, slot: int) -> memoryview:
+        return self._states.read(slot)
+
+    def write_state(self, slot: int, content: memoryview) -> None:
+        self._states.replace(slot, content)
 
     def release_blocks(self, blocks: Sequence[int]) -> None:
         self._cache.release(blocks)

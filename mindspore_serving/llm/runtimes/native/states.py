@@ -48,6 +48,7 @@ class StateTables:
     def __init__(self, sizes: Sequence[int], num_slots: int) -> None:
         self._num_slots = num_slots
         self._arrays = [in_pages((num_slots + 1, size), np.float32) for size in sizes]
+        self.state_bytes = 4 * sum(sizes)
         self.addresses = np.array([array.ctypes.data for array in self._arrays], np.int64)
 
     def columns(self, layout: Layout) -> tuple[Indices, Indices]:
@@ -62,6 +63,18 @@ class StateTables:
             writes.append(write)
             reads.append(np.concatenate([[state.read], write[:-1]]))
         return np.concatenate(reads), np.concatenate(writes)
+
+    def read(self, slot: int) -> memoryview:
+        """Return a copy of the state in a slot, `state_bytes` bytes."""
+        parts = [array[slot] for array in self._arrays]
+        return memoryview(np.concatenate(parts)).cast("B")
+
+    def replace(self, slot: int, content: memoryview) -> None:
+        """Overwrite the state in a slot with what `read` returned."""
+        begin, source = 0, np.frombuffer(content, np.float32)
+        for array in self._arrays:
+            array[slot] = source[begin : begin + array.shape[1]]
+            begin += array.shape[1]
 
     def clear(self) -> None:
         """Drop the memory; no pass may be computed any more."""

@@ -46,8 +46,8 @@ class Elementwise(Ops):
         return opset.reduce_mean(x, i32(-1), True)
 
     def gaussian_topk(self, x: Node, cutoff: float) -> Node:
-        deviation = opset.subtract(x, self.mean(x))
-        std = opset.sqrt(self.mean(opset.multiply(deviation, deviation)))
+        deviation = opset.subtract(x, self.mean_of_ranks(x))
+        std = opset.sqrt(self.mean_of_ranks(opset.multiply(deviation, deviation)))
         return opset.relu(opset.subtract(deviation, self.scale(std, cutoff)))
 
     def match_rms(self, x: Node, other: Node) -> Node:

@@ -17,6 +17,7 @@ from mindspore_serving.llm.checkpoint.quantized.methods import OURS, describe, q
 from mindspore_serving.llm.checkpoint.safetensors import prefault
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.stage_arrays import received_width
 from mindspore_serving.llm.parallel.group import Grid
 from mindspore_serving.llm.parallel.part import (
     RankPart,
@@ -216,7 +217,7 @@ def _release_file_pages(checkpoint: Checkpoint, weights: OpenVINOWeights) -> Non
 def build_model(ops: OpenVINOOps, part: RankPart) -> ov.Model:
     """Build the graph of the layers of `part`.  Raises StartError: weights that do not fit."""
     spec = part.spec
-    inputs = ops.inputs if spec.is_first else ops.stage_inputs(spec.hidden_size)
+    inputs = ops.inputs if spec.is_first else ops.stage_inputs(received_width(spec))
     output = part.decoder(ops, spec, inputs)
     if not spec.is_last:
         return ops.graph_of({"hidden": output})

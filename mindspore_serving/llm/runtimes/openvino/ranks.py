@@ -21,6 +21,7 @@ from mindspore_serving.llm.runtimes.openvino.nodes import (
     features,
     i32,
     i64,
+    name_of,
     named,
 )
 from mindspore_serving.llm.runtimes.openvino.ops import OpenVINOOps
@@ -88,6 +89,9 @@ class OpenVINORankOps(OpenVINOOps):
         column = opset.unsqueeze(is_local, i64(1))
         return self.all_reduce(named(opset.select(column, rows, f32(0)), table))
 
+    def whole_embedding(self, ids: Node, table: Weight) -> Node:
+        return super().embedding(ids, table)
+
     def spanning_rms_norm(self, x: Node, weight: Weight, num_groups: int, eps: float) -> Node:
         exchange, width = self._sums.exchange, features(x)
         is_group = np.zeros((1, num_groups), np.float32)
@@ -98,6 +102,10 @@ class OpenVINORankOps(OpenVINOOps):
         mean = opset.divide(total, f32(width * exchange.size // num_groups))
         inverse = opset.divide(f32(1), opset.sqrt(opset.add(mean, f32(eps))))
         return opset.multiply(opset.multiply(x, inverse), self._vector(weight, width))
+
+    def mean_of_ranks(self, x: Node) -> Node:
+        mean = named(self.mean(x), name_of(x))
+        return self.scale(self.all_reduce(mean), 1 / self._sums.exchange.size)
 
     def all_reduce(self, x: Node) -> Node:
         return named(Sum([x.output(0)], self._sums), f"{x.get_friendly_name()}.sum")

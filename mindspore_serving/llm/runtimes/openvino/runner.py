@@ -12,6 +12,7 @@ import openvino as ov
 from mindspore_serving.errors import ServingError, StartError
 from mindspore_serving.llm.checkpoint.weights import from_bf16
 from mindspore_serving.llm.config import EngineConfig
+from mindspore_serving.llm.models.stage_arrays import received_width, sent_width
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.capacity import longest_sequence, runner_limits
@@ -59,7 +60,7 @@ class OpenVINORunner:
     ) -> None:
         spec = part.spec
         self.vocab_size = spec.vocab_size
-        self.width = spec.hidden_size
+        self.received_width, self.sent_width = received_width(spec), sent_width(spec)
         self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base = base
@@ -150,7 +151,7 @@ class OpenVINORunner:
                 cache.array[target] = cache.array[source]
         if not self._part.spec.is_first:
             if hidden_states is None:  # to warm up
-                hidden_states = np.zeros((step.num_tokens, self.width), np.float32)
+                hidden_states = np.zeros((step.num_tokens, self.received_width), np.float32)
             feed.request.set_tensor(HIDDEN, ov.Tensor(hidden_states, shared_memory=True))
         try:
             feed.request.infer()

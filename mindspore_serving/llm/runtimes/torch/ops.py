@@ -311,6 +311,9 @@ class TorchRankOps(TorchOps):
         rows = super().embedding((ids - rank_rows.begin).masked_fill(is_other, 0), table)
         return self.all_reduce(rows.masked_fill(is_other[:, None], 0))
 
+    def whole_embedding(self, ids: Tensor, table: Tensor) -> Tensor:
+        return super().embedding(ids, table)
+
     def spanning_rms_norm(self, x: Tensor, weight: Tensor, num_groups: int, eps: float) -> Tensor:
         exchange, wide = self._exchange, x.float()
         group = exchange.rank * num_groups // exchange.size
@@ -318,6 +321,9 @@ class TorchRankOps(TorchOps):
         sums[:, group] = wide.square().sum(-1)
         mean = self.all_reduce(sums)[:, group, None] * num_groups / (len(weight) * exchange.size)
         return (wide * torch.rsqrt(mean + eps) * weight.float()).to(x.dtype)
+
+    def mean_of_ranks(self, x: Tensor) -> Tensor:
+        return self.all_reduce(self.mean(x)) / self._exchange.size
 
     def all_reduce(self, x: Tensor) -> Tensor:
         if self.collectives is not None:

@@ -13,6 +13,7 @@ from mindspore_serving.errors import ServingError
 from mindspore_serving.llm.models import Decoder
 from mindspore_serving.llm.models.ops import AttentionSpec, DecoderInputs
 from mindspore_serving.llm.models.spec import ModelSpec
+from mindspore_serving.llm.models.stage_arrays import received_width, sent_width
 from mindspore_serving.llm.parallel.part import RankPart
 from mindspore_serving.llm.runtimes.adapters import BaseModel, Changes
 from mindspore_serving.llm.runtimes.layout import (
@@ -169,7 +170,7 @@ class TorchRunner(LimitedRunner):
         self._graphs: DecodeGraphs | None = None
         self._readback = Readback(num_rows, model.device)
         self.experts = model.part.experts if model.part else None
-        self.width = spec.hidden_size
+        self.received_width, self.sent_width = received_width(spec), sent_width(spec)
         self.hidden_size = 0 if spec.kept_layers else spec.hidden_size
         self.rope_switch = spec.rope.switch
         self.base: BaseModel | None = None
@@ -331,7 +332,7 @@ class TorchRunner(LimitedRunner):
         if spec.is_first:
             return None
         if hidden_states is None:
-            hidden_states = np.zeros((len(layout.token_ids), spec.hidden_size), np.float32)
+            hidden_states = np.zeros((len(layout.token_ids), self.received_width), np.float32)
         return torch.from_numpy(hidden_states).to(self._model.device, self._model.dtype)
 
     def _of_images(self, layout: Layout) -> dict[str, torch.Tensor]:
