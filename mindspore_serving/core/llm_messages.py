@@ -78,6 +78,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
         template_options: variables of the chat template; `add_generation_prompt` and
             `continue_final_message` are those of the transformers library.
         chat_template: replaces the model's template, "" for that; only if clients may send one.
+        answer_start: text behind the prompt of `messages`, which the answer continues.
         parse_output: chunks have reasoning and tool calls apart from the text; else all is text.
         suffix: the answer stands between `prompt`, a text, and this text; None for none.
         files: names and texts of other files of the repository, before such a prompt.
@@ -103,6 +104,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ta
     tool_choice: ToolChoice = ToolChoice()
     template_options: dict[str, Any] = {}
     chat_template: str = ""
+    answer_start: str = ""
     parse_output: bool = False
     params: SamplingParams = SamplingParams()
     grammar: Grammar | None = None

@@ -18,6 +18,10 @@ from mindspore_serving.llm.catalog import AUTO, COMBINED, OPENVINO, OURS, RUNTIM
 from mindspore_serving.llm.chat.reasoning_formats import find_reasoning_format
 from mindspore_serving.llm.chat.template import ChatTemplate
 from mindspore_serving.llm.chat.tool_formats import GENERIC, find_tool_format
+from mindspore_serving.llm.chat.transcription_formats import (
+    TranscriptionFormat,
+    find_transcription_format,
+)
 from mindspore_serving.llm.checkpoint.embedding_files import read_embedding_options
 from mindspore_serving.llm.checkpoint.gguf.configuration import types_of
 from mindspore_serving.llm.checkpoint.gguf.files import find_gguf, is_gguf
@@ -92,6 +96,7 @@ class OpenedModel:
             languages=tuple(find_languages(self.tokenizer) if names[0] in MULTILINGUAL else ()),
             vocab_size=engine.vocab_size,
             can_generate=engine.can_generate and not self.is_body,
+            can_transcribe=self.transcription_format is not None,
             embedding_size=engine.embedding_size,
             has_chat_template=self.chat_template is not None,
             tool_format=self.tool_format,
@@ -149,6 +154,12 @@ class OpenedModel:
         """True if prompts may contain images, or be images to embed."""
         is_dual = find_dual(find_config(self.directory)) is not None
         return self.images is not None or (is_dual and self.config.max_images > 0)
+
+    @property
+    def transcription_format(self) -> TranscriptionFormat | None:
+        """Requests and answers of a transcription, None if the model is not made for that."""
+        names = find_config(self.directory).get("architectures") or [""]
+        return None if self.sounds is None else find_transcription_format(str(names[0]))
 
     @property
     def labels(self) -> Labels | None:

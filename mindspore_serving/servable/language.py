@@ -18,6 +18,7 @@ from mindspore_serving.servable.check import check_str
 from mindspore_serving.servable.method_builder import current
 
 LANGUAGE = "llm"  # the target of its stages
+TRANSCRIPTION = "transcription"  # and of those that transcribe
 PARAMETERS = "generate_parameters"  # the built-in stage that collects parameters of a request
 DEFAULT_RUNTIME = "auto"
 _DEFAULTS = dict.fromkeys((*NUMBERS, "stop", "parameters"), "")  # of optional inputs
@@ -131,8 +132,8 @@ def _check_engine_options(options: object) -> dict[str, Any]:
 
 
 def add_transcribe(declaration: Declaration) -> None:
-    """Add the method `transcribe` to a servable with a model of speech that registers no method."""
-    model = Stage(StageKind.LANGUAGE, LANGUAGE, (0, 1), (2, 3), "Model", streams=True)
+    """Add the method `transcribe` to a servable that registers no method."""
+    model = Stage(StageKind.LANGUAGE, TRANSCRIPTION, (0, 1), (2, 3), "Model", streams=True)
     declaration.methods["transcribe"] = Method(
         "transcribe",
         ("audio", "parameters"),

@@ -8,7 +8,8 @@ from typing import Any
 from mindspore_serving import file_check
 from mindspore_serving.core.declaration import Declaration, LanguageSpec
 from mindspore_serving.core.tasks import TASK_OPTIONS, ZERO_SHOT, TaskSpec, task_of
-from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES
+from mindspore_serving.llm.catalog import AUTO, ENCODER_RUNTIMES, OURS
+from mindspore_serving.llm.chat.transcription_formats import find_transcription_format
 from mindspore_serving.llm.checkpoint.model_files import find_config
 from mindspore_serving.llm.config import OPTIONS
 from mindspore_serving.llm.descriptions.families.seq2seq import SEQ2SEQ
@@ -24,9 +25,9 @@ from mindspore_serving.servable.language import DEFAULT_RUNTIME, add_generate, a
 def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     """Add the method that the model's config.json implies to `declaration`, which has none.
 
-    A model that generates gets `generate`, a model of speech `transcribe`, a model of a task
-    `predict`.  An encoder that the
-    language protocols can embed or rank with stays a language model as well.
+    A model that generates gets `generate`, a model of speech `transcribe`, one that does both gets
+    both, a model of a task `predict`.  An encoder that the language protocols can embed or rank
+    with stays a language model as well.
     """
     directory = Path(spec.path)
     if is_speech(directory):
@@ -50,6 +51,9 @@ def add_default_method(declaration: Declaration, spec: LanguageSpec) -> None:
     task = task_of(name)
     if not task or name in (*ARCHITECTURES, *SEQ2SEQ) or _is_reader_body(config, spec):
         add_generate(declaration)
+        is_ours = spec.engine == OURS and spec.options.get("max_audios", True)
+        if is_ours and find_transcription_format(name) is not None:
+            add_transcribe(declaration)
         return
     runtime = "" if spec.runtime == DEFAULT_RUNTIME else spec.runtime
     if is_encoder(config) and spec.runtime in (AUTO, *ENCODER_RUNTIMES):

@@ -190,12 +190,14 @@ class LanguageStage:
 class LanguageService:
     """Language model for requests of front ends, on the thread that reads the channel.
 
-    `stage` is the same model for methods.
+    `stage` is the same model for methods, `transcription` for those that transcribe.
     """
 
-    def __init__(self, engine: AnyEngine, stage: LanguageStage) -> None:
+    def __init__(
+        self, engine: AnyEngine, stage: LanguageStage, transcription: LanguageStage | None = None
+    ) -> None:
         self.engine = engine
-        self.stage = stage
+        self.stage, self.transcription = stage, transcription or stage
         self._open: dict[int, EngineRequest] = {}  # by id of the part
         self._replies: list[EncodedReply] = []
         self._calls: PrefillCalls | None = None  # of a worker that decodes

@@ -78,8 +78,15 @@ def open_language(
         raise StartError(str(error)) from error
     sys.setswitchinterval(SWITCH_SECONDS)
     _check_role(opened, setup.role)
-    engine = AsyncEngine(opened, wake, steps)
-    return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+    if opened.transcription_format is None:
+        engine = AsyncEngine(opened, wake, steps)
+        return LanguageService(engine, LanguageStage(engine, spec.params, setup.name))
+    from mindspore_serving.llm.speech.transcribing import TranscribingEngine
+    from mindspore_serving.worker.transcription import TranscriptionStage
+
+    engine = TranscribingEngine(opened, opened.transcription_format, wake, steps)
+    stages = (kind(engine, spec.params, setup.name) for kind in (LanguageStage, TranscriptionStage))
+    return LanguageService(engine, *stages)
 
 
 def _check_engine(spec: LanguageSpec, setup: Setup) -> None:

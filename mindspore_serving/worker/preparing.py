@@ -12,6 +12,7 @@ from mindspore_serving.core.value import Value, to_value
 from mindspore_serving.errors import InvalidInputs, ServingError, StageFailed, StartError
 from mindspore_serving.ipc.messages import ModelReport
 from mindspore_serving.servable.builtins import BUILTINS
+from mindspore_serving.servable.language import TRANSCRIPTION
 from mindspore_serving.worker import signatures
 from mindspore_serving.worker.chains import Chain, chain_at
 from mindspore_serving.worker.functions import FunctionCaller
@@ -39,13 +40,21 @@ def prepare_method(
     language = servable.language
     params = None if language is None else language.stage.params
     has_tokenizer = language is None or language.engine.card.has_tokenizer
-    transcribes = language is not None and language.engine.card.can_transcribe
+    transcribes = (
+        language is not None
+        and language.engine.card.can_transcribe
+        and not (language.engine.card.can_generate and _is_generation(method))
+    )
     signature = signatures.of_method(
         method, servable.reports(), params, has_tokenizer=has_tokenizer, transcribes=transcribes
     )
     signature = msgspec.structs.replace(signature, has_state=method.has_sequences)
     method = replace(method, dtypes=signatures.dtypes_of(signature.inputs))
     return PreparedMethod(method, label, stages, signature)
+
+
+def _is_generation(method: Method) -> bool:
+    return all(stage.target != TRANSCRIPTION for stage in method.stages)
 
 
 def _prepare(
@@ -115,7 +124,8 @@ def _language_stage(servable: LoadedServable, stage: Stage) -> PreparedStage:
         return [StageFailed(text)] * len(rows)
 
     assert servable.language is not None
-    start = servable.language.stage.start
+    language, transcribes = servable.language, stage.target == TRANSCRIPTION
+    start = (language.transcription if transcribes else language.stage).start
     return PreparedStage(stage.inputs, LOOP_BATCH, refuse, gains_from_batch=False, start=start)
 
 

@@ -10,6 +10,7 @@ import wave
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -50,6 +51,21 @@ OMNI = {
 QWEN2_AUDIO = {
     "audio_config": {**ENCODER, "max_source_positions": 100}, "audio_token_index": SOUND,
 }  # fmt: skip
+QWEN3_ASR = {
+    "audio_config": {
+        **ENCODER, "model_type": "qwen3_asr_encoder", "n_window_infer": 100,
+        "output_dim": 64, "downsample_hidden_size": 8,
+    },
+    "audio_token_id": SOUND, "initializer_range": 0.2,
+}  # fmt: skip
+VOXTRAL = {
+    "audio_config": {
+        "model_type": "voxtral_encoder", "hidden_size": 32, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_mel_bins": 80,
+        "max_source_positions": 100, "initializer_range": 0.2,
+    },
+    "audio_token_id": SOUND, "initializer_range": 0.2,
+}  # fmt: skip
 QWEN3_OMNI = {
     "vision_config": seeing.QWEN3_VL["vision_config"],
     "audio_config": {
@@ -72,6 +88,7 @@ OTHER_TOKENS = ["<end_of_picture>", "<picture>", "<end_of_audio>", "<audio>"]
 SECONDS = {
     "qwen3-omni": 10,
     "qwen2-audio": 2,
+    "voxtral": 2,
     "qwen2.5-omni": 10,
 }  # longest sound, as their extractors have it
 GEMMA3N_KINDS = ("gemma3n", "gemma3n-sounds")  # "gemma3n" needs timm
@@ -79,9 +96,12 @@ KINDS = {  # and their classes
     "gemma3n-sounds": "Gemma3nForConditionalGeneration",
     "gemma4-sounds": "Gemma4ForConditionalGeneration",
     "qwen2-audio": "Qwen2AudioForConditionalGeneration",
+    "qwen3-asr": "Qwen3ASRForConditionalGeneration",
+    "voxtral": "VoxtralForConditionalGeneration",
     "qwen3-omni": "Qwen3OmniMoeThinkerForConditionalGeneration",
     "qwen2.5-omni": "Qwen2_5OmniThinkerForConditionalGeneration",
 }
+_MASKS = dict.fromkeys((*GEMMA3N_KINDS, "gemma4-sounds", "qwen3-asr"), "input_features_mask")
 SEEING = {
     "gemma3n": "",
     "qwen3-omni": "qwen3-vl",
@@ -118,6 +138,18 @@ def _qwen2_audio(size: int) -> Any:
     text = {**seeing.TEXT, "model_type": "qwen2", "vocab_size": size}
     config = transformers.Qwen2AudioConfig(text_config=text, **QWEN2_AUDIO)
     return transformers.Qwen2AudioForConditionalGeneration(config)
+
+
+def _qwen3_asr(size: int) -> Any:
+    text = {**seeing.TEXT, "model_type": "qwen3", "head_dim": 16, "vocab_size": size}
+    config = transformers.Qwen3ASRConfig(text_config=text, **QWEN3_ASR)
+    return transformers.Qwen3ASRForConditionalGeneration(config)
+
+
+def _voxtral(size: int) -> Any:
+    text = {**seeing.TEXT, "model_type": "llama", "vocab_size": size}
+    config = transformers.VoxtralConfig(text_config=text, **VOXTRAL)
+    return transformers.VoxtralForConditionalGeneration(config)
 
 
 def _omni(size: int) -> Any:
@@ -202,15 +234,18 @@ def _qwen3_omni(size: int) -> Any:
 _MAKERS = {
     "qwen3-omni": _qwen3_omni, "qwen2-audio": _qwen2_audio, "qwen2.5-omni": _omni,
     "gemma3n": _gemma3n_images, "gemma3n-sounds": _gemma3n_sounds, "gemma4-sounds": _gemma4,
+    "qwen3-asr": _qwen3_asr, "voxtral": _voxtral,
 }  # fmt: skip
 
 
 def _template(kind: str) -> str:
     """The marks around a placeholder are the template's, or those of the processor."""
-    if not kind.startswith("gemma"):
+    if not kind.startswith(("gemma", "voxtral")):
         return TEMPLATE
-    is_4 = kind == "gemma4-sounds"
-    mark, image = (seeing.MARKS[SOUND], "<image>") if is_4 else (OTHER_TOKENS[3], OTHER_TOKENS[1])
+    has_image_token = kind in ("gemma4-sounds", "voxtral")
+    mark, image = (
+        (seeing.MARKS[SOUND], "<image>") if has_image_token else (OTHER_TOKENS[3], OTHER_TOKENS[1])
+    )
     return TEMPLATE.replace(_MARK, mark).replace(_IMAGE, image)
 
 
@@ -219,6 +254,8 @@ def extractor(kind: str) -> Any:
         return transformers.Gemma4AudioFeatureExtractor(feature_size=128)
     if kind in GEMMA3N_KINDS:
         return transformers.Gemma3nAudioFeatureExtractor()
+    if kind == "qwen3-asr":
+        return transformers.Qwen3ASRFeatureExtractor(feature_size=80)
     return transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=SECONDS[kind])
 
 
@@ -297,7 +334,7 @@ class Reference:
     """Model of transformers in a directory, which known answers come from."""
 
     def __init__(self, directory: Path, kind: str) -> None:
-        self._extractor = extractor(kind)
+        self._kind, self._extractor = kind, extractor(kind)
         self._images = images(kind) if kind in SEEING else None
         config = transformers.AutoConfig.from_pretrained(directory)
         self._model = transformers.AutoModelForMultimodalLM.from_pretrained(
@@ -321,15 +358,21 @@ class Reference:
         inputs = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         sounds = [each / np.float32(32768) for each in media if is_sound(each)]
         images = [each for each in media if not is_sound(each)]
-        if sounds:
+        if sounds and self._kind == "voxtral":
+            inputs["input_features"] = transformers.VoxtralProcessor._retrieve_input_features(
+                SimpleNamespace(feature_extractor=self._extractor),
+                sounds, self._extractor.nb_max_frames, sampling_rate=RATE, padding=True,
+                truncation=False, pad_to_multiple_of=self._extractor.n_samples, return_tensors="pt",
+            )  # fmt: skip
+        elif sounds:
+            padding = {"padding": True} if self._kind == "qwen3-asr" else {}
             heard = self._extractor(
-                sounds, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt"
-            )
+                sounds, sampling_rate=RATE, return_attention_mask=True, return_tensors="pt",
+                **padding,
+            )  # fmt: skip
             inputs["input_features"] = heard["input_features"]
-            if "input_features_mask" in heard:
-                inputs["input_features_mask"] = heard["input_features_mask"]
-            else:
-                inputs["feature_attention_mask"] = heard["attention_mask"]
+            name = _MASKS.get(self._kind, "feature_attention_mask")
+            inputs[name] = heard["attention_mask" if "attention_mask" in heard else name]
         if images:
             prepared = self._images(images, return_tensors="pt")
             inputs |= {name: x for name, x in prepared.items() if name in self._accepted}

@@ -33,7 +33,7 @@ def to_model(model: ServedModel) -> OpenAIModel:
 
 
 def _modalities(card: ModelCard) -> list[str] | UnsetType:
-    if card.can_transcribe:
+    if card.can_transcribe and not card.can_generate:
         return ["audio"]
     more = [*(["image"] if card.takes_images else []), *(["audio"] if card.takes_sounds else [])]
     return ["text", *more] if more else UNSET

@@ -22,7 +22,11 @@ CONFIG, GENERATION_CONFIG = "config.json", "generation_config.json"
 _THINKERS = {  # by model_type of the whole model
     "qwen2_5_omni": "Qwen2_5OmniThinkerForConditionalGeneration",
     "qwen3_omni_moe": "Qwen3OmniMoeThinkerForConditionalGeneration",
+    "qwen3_asr": "Qwen3ASRForConditionalGeneration",
 }
+_QWEN3_ASR_TEXT = {  # defaults of text_config in the files as their makers publish them
+    "rope_theta": 5_000_000.0, "max_position_embeddings": 128_000, "tie_word_embeddings": False,
+}  # fmt: skip
 _OF_ALL_PARTS = ("quantization_config", "dtype", "torch_dtype", "transformers_version")
 MAX_JSON_BYTES = 64 * 2**20
 
@@ -50,12 +54,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _of_thinker(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of the part of Qwen-Omni that reads and writes; others unchanged."""
+    """Return the settings of the part of Qwen-Omni, or of Qwen3-ASR, that reads and writes.
+
+    Those of other models are unchanged.
+    """
     name = _THINKERS.get(str(config.get("model_type")))
     thinker = config.get("thinker_config")
     if name is None or not isinstance(thinker, dict):
         return config
     of_all = {key: config[key] for key in _OF_ALL_PARTS if key in config}
+    if config["model_type"] == "qwen3_asr" and isinstance(thinker.get("text_config"), dict):
+        text = {**_QWEN3_ASR_TEXT, **thinker["text_config"], "model_type": "qwen3"}
+        sounds = {"n_window": 100, **(thinker.get("audio_config") or {})}
+        thinker = {**thinker, "text_config": text, "audio_config": sounds}
     return {**of_all, **thinker, "architectures": [name]}
 
 

@@ -87,6 +87,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "audio_soft_tokens_per_image", "audio_token_id", "video_token_id", "vision_token_id",
         "audio_token_index", "insert_layer_id", "downsample_mode", "merge_kernel_size",
         "merger_times", "patch_size", "image_size", "drop_vision_last_layer",
+        "timestamp_token_id",
         *(f"{part}_{side}_token_id" for part in ("image", "video", "vision", "audio")
         for side in ("start", "end")),
         *(f"{mark}_token_{kind}" for mark in ("boi", "eoi", "boa", "eoa") for kind in ("id",
@@ -96,6 +97,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
         "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
         "summary_first_dropout", "num_nextn_predict_layers", "num_mtp_layers",
         "mtp_num_hidden_layers", "mtp_layers_block_type", "mtp_use_dedicated_embeddings",
+        "token_classification_bias",
     ),
     "metadata of the file, and outputs of its library": (
         "model_type", "transformers_version", "_name_or_path", "_commit_hash", "auto_map",

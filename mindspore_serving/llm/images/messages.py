@@ -33,13 +33,15 @@ _KINDS = {
 class MediaSource:
     """A file of a request: the field that holds it, its `url`, which may be a data URI, its kind.
 
-    `name` is that of a document, "" if it has none.
+    `name` is that of a document, "" if it has none.  `content` is the file itself, in place of an
+    address.
     """
 
     field: str
     url: str
     kind: str = IMAGE
     name: str = ""
+    content: bytes = b""
 
 
 def has_media(messages: Sequence[Message], markdown: str = "") -> bool:
@@ -126,6 +128,8 @@ def _sound(part_field: str, part: Mapping[str, Any]) -> MediaSource:
     sound = part["input_audio"]
     data = sound.get("data") if isinstance(sound, Mapping) else None
     field = part.get("field", f"{part_field}.input_audio.data")
+    if isinstance(data, bytes):  # of a piece of a recording
+        return MediaSource(field, "", AUDIO, content=data)
     if not isinstance(data, str) or not data:
         raise InvalidField(field, "is missing, expected base64 of a file of sound")
     url = data if data[:5].lower() == "data:" else f"data:;base64,{data}"

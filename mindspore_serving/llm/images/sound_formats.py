@@ -17,6 +17,8 @@ from mindspore_serving.llm.images.prompt_format import Config, id_of, size_of
 from mindspore_serving.llm.sounds.features import RATE, Sound
 
 Features: TypeAlias = Mapping[str, npt.NDArray[Any]]  # inputs of a sound tower, by name
+_LONGEST = 300.0  # seconds, of models that take any: features fit the memory of a preparation
+_SHORTEST = RATE // 2  # samples that Qwen3-ASR is given at least
 _BEHIND = 3  # frames of silence: the sound reaches into two behind it, whose level counts, too
 
 
@@ -33,6 +35,7 @@ class SoundFormat:
         around: text before and after these.
         ends_in_vector: the last vector is that of the token after them.
         fill_id, is_bidirectional, merge_size: as in `ImagePromptFormat`.
+        library_class: the feature extractor in place of that which the model's files name.
     """
 
     token_id: int
@@ -44,6 +47,7 @@ class SoundFormat:
     fill_id: int | None = None
     is_bidirectional: bool = False
     merge_size: int = 0
+    library_class: str = "AutoFeatureExtractor"
 
 
 def find_sound_format(config: Config) -> SoundFormat | None:
@@ -65,13 +69,35 @@ def _qwen2_5_omni(config: Config) -> SoundFormat:
 
 
 def _qwen3_omni(config: Config) -> SoundFormat:
+    extract = partial(_log_mel, is_padded=False, count=partial(_eighth, _window(config)))
+    return SoundFormat(id_of(config, "audio_token"), extract, _samples)
+
+
+def _qwen3_asr(config: Config) -> SoundFormat:
+    extract = partial(_qwen3_asr_features, _window(config))
+    return SoundFormat(
+        id_of(config, "audio_token"), extract, lambda _: _LONGEST,
+        library_class="WhisperFeatureExtractor",  # the model's needs PyTorch, for the same features
+    )  # fmt: skip
+
+
+def _voxtral(config: Config) -> SoundFormat:
+    token_id = id_of(config, "audio_token")
+    frame = (token_id + 1,)  # [BEGIN_AUDIO] of tekken.json, which config.json does not name
+    sizes = config.get("audio_config") or {}
+    positions = size_of(sizes, "max_source_positions", 1500)
+    widths = size_of(sizes, "hidden_size", 1280), size_of(sizes, "intermediate_size", 5120)
+    count = positions * widths[0] // widths[1]
+    return SoundFormat(token_id, partial(_voxtral_features, count), lambda _: _LONGEST, frame)
+
+
+def _window(config: Config) -> int:
     window = (config.get("audio_config") or {}).get("n_window", 50)
     if type(window) is not int or window < 1:
         raise StartError(
             f"config.json has n_window {window!r} in audio_config, expected a number of frames"
         )
-    extract = partial(_log_mel, is_padded=False, count=partial(_eighth, window))
-    return SoundFormat(id_of(config, "audio_token"), extract, _samples)
+    return window
 
 
 def _gemma3n(config: Config) -> SoundFormat:
@@ -128,6 +154,40 @@ def _log_mel(
     return {"input_features": features, "feature_attention_mask": mask}, count(frames)
 
 
+def _qwen3_asr_features(window: int, extractor: Any, sound: Sound) -> tuple[Features, int]:
+    """Return Whisper's features, and silence up to whole pieces of two windows."""
+    padded = np.zeros(max(len(sound), _SHORTEST), np.float32)
+    padded[: len(sound)] = sound
+    frames = len(padded) // extractor.hop_length
+    features = _whole(extractor, padded)[:, :, :frames]
+    behind = -frames % (2 * window)
+    features = np.pad(features, ((0, 0), (0, 0), (0, behind)))
+    mask = np.pad(np.ones((1, frames), np.int64), ((0, 0), (0, behind)))
+    inputs = {"input_features": features, "input_features_mask": mask}
+    return inputs, _eighth(window, frames)
+
+
+def _voxtral_features(count: int, extractor: Any, sound: Sound) -> tuple[Features, int]:
+    """Return Whisper's features in pieces of 30 s, with silence behind the sound.
+
+    Each piece has `count` vectors.
+    """
+    pieces = -(-len(sound) // extractor.n_samples)
+    padded = np.zeros(pieces * extractor.n_samples, np.float32)
+    padded[: len(sound)] = sound
+    features = _whole(extractor, padded)[0].reshape(-1, pieces, extractor.nb_max_frames)
+    return {"input_features": np.ascontiguousarray(features.swapaxes(0, 1))}, pieces * count
+
+
+def _whole(extractor: Any, sound: Sound) -> npt.NDArray[Any]:
+    """Return Whisper's features of a sound of any length, [1, bins, frames]."""
+    processed = extractor(
+        sound, sampling_rate=RATE, return_tensors="np", padding="do_not_pad", truncation=False
+    )
+    features: npt.NDArray[Any] = processed["input_features"]
+    return features
+
+
 def _gemma4_features(extractor: Any, sound: Sound) -> tuple[Features, int]:
     features = _mel(extractor, sound)
     mask = features["input_features_mask"]
@@ -154,5 +214,7 @@ _ROWS: dict[str, Callable[[Config], SoundFormat]] = {
     "Gemma4ForConditionalGeneration": _gemma4,
     "Qwen2AudioForConditionalGeneration": _qwen2_audio,
     "Qwen2_5OmniThinkerForConditionalGeneration": _qwen2_5_omni,
+    "Qwen3ASRForConditionalGeneration": _qwen3_asr,
     "Qwen3OmniMoeThinkerForConditionalGeneration": _qwen3_omni,
+    "VoxtralForConditionalGeneration": _voxtral,
 }

@@ -55,7 +55,7 @@ class SoundReader:
         """Fetch, decode and prepare a sound.  Raises InvalidField."""
         config = self._config
         try:
-            file = load_file(source.url, config.max_file_bytes, config)
+            file = source.content or load_file(source.url, config.max_file_bytes, config)
             if config.max_audio_seconds < self.max_seconds:
                 samples = read_sound(file, config.max_audio_seconds)
             else:
@@ -104,7 +104,7 @@ def open_sound_reader(
         names.append(tokenizer.token(token_id) or "")
         if not names[-1]:
             raise StartError(f"config.json names audio token {token_id}, which the tokenizer lacks")
-    extractor = _open_extractor(directory)
+    extractor = _open_extractor(directory, sound_format.library_class)
     if extractor.sampling_rate != RATE:
         raise StartError(
             f"{directory / PROCESSORS[0]} has sampling_rate {extractor.sampling_rate}, expected "
@@ -113,7 +113,7 @@ def open_sound_reader(
     return SoundReader(sound_format, names, extractor, config)
 
 
-def _open_extractor(directory: Path) -> Any:
+def _open_extractor(directory: Path, library_class: str) -> Any:
     """Open the feature extractor of the model in `directory`.  Raises StartError."""
     if not has_processor(directory):
         raise StartError(f"{directory} has no {PROCESSORS[0]}, which says how sounds are read")
@@ -122,7 +122,7 @@ def _open_extractor(directory: Path) -> Any:
     except ModuleNotFoundError as error:
         raise StartError(extras.missing(error, "a model that takes sounds")) from error
     try:
-        return transformers.AutoFeatureExtractor.from_pretrained(
+        return getattr(transformers, library_class).from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # the library has no errors of its own

@@ -112,6 +112,10 @@ def _qwen2_audio(model: Any, inputs: dict[str, Any]) -> Any:
     return torch.cat([each[:count] for each, count in zip(vectors, counts, strict=True)])
 
 
+def _projected(model: Any, inputs: dict[str, Any]) -> Any:
+    return model.get_audio_features(**inputs, return_dict=True).pooler_output
+
+
 def _gemma4(model: Any, inputs: dict[str, Any]) -> Any:
     """Return the vectors that are not of padding."""
     output = model.get_audio_features(**inputs, return_dict=True)
@@ -145,6 +149,33 @@ def _gemma3n_sounds(model: Any, inputs: dict[str, Any]) -> Any:
     padded[:, : vectors.shape[1]] = torch.where(output.audio_mel_mask[..., None], padding, vectors)
     padded[:, -1] = end
     return padded.flatten(0, 1)
+
+
+def library_form(settings: Any) -> tuple[Any, dict[str, str] | None]:
+    """Return the settings and the new names of tensors by which the library reads a checkpoint.
+
+    It reads Qwen3-ASR in another form than its makers publish; other settings are returned as they
+    are, without names.
+    """
+    thinker = getattr(settings, "thinker_config", None)
+    if settings.model_type != "qwen3_asr" or not isinstance(thinker, dict):
+        return settings, None
+    sounds, width = thinker["audio_config"], thinker["text_config"]["hidden_size"]
+    changed = type(settings)(
+        audio_config={"n_window": 100, "n_window_infer": 400, **sounds, "model_type": _ENCODER},
+        text_config={"model_type": "qwen3", "hidden_size": width},
+        audio_token_id=thinker["audio_token_id"],
+    )
+    return changed, _OF_THINKER
+
+
+_ENCODER = "qwen3_asr_encoder"
+_OF_THINKER = {  # by patterns
+    r"^thinker\.audio_tower\.proj([12])": r"model.multi_modal_projector.linear_\1",
+    r"^thinker\.audio_tower": "model.audio_tower",
+    r"^thinker\.model": "model.language_model",
+    r"^thinker\.lm_head": "lm_head",
+}
 
 
 def towers_alone(model_type: str, *, sees: bool, hears: bool) -> Any:
@@ -195,4 +226,6 @@ _SOUNDS: dict[str, Compute] = {
     "gemma3n": _gemma3n_sounds,
     "gemma4": _gemma4,
     "qwen2_audio": _qwen2_audio,
+    "qwen3_asr": _projected,
+    "voxtral": _projected,
 }

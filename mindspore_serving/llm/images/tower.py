@@ -23,7 +23,12 @@ from mindspore_serving.llm.images.messages import AUDIO, PHRASES
 from mindspore_serving.llm.images.prompt_formats import find_prompt_format
 from mindspore_serving.llm.images.reader import PreparedImage, to_arrays
 from mindspore_serving.llm.images.sound_formats import find_sound_format
-from mindspore_serving.llm.images.torch_tower import image_tower, sound_tower, towers_alone
+from mindspore_serving.llm.images.torch_tower import (
+    image_tower,
+    library_form,
+    sound_tower,
+    towers_alone,
+)
 from mindspore_serving.llm.images.tower_pass import MAX_BATCH_BYTES, Inputs, TowerPass
 from mindspore_serving.llm.step import Vectors
 
@@ -208,12 +213,14 @@ def _load(directory: Path, config: EngineConfig, *, sees: bool, hears: bool) -> 
         settings = transformers.AutoConfig.from_pretrained(
             directory, local_files_only=True, trust_remote_code=False
         )
+        settings, names = library_form(settings)
         alone = towers_alone(settings.model_type, sees=sees, hears=hears)
         if alone is None:
             settings = _without_language(settings, hears=hears)
         model, loaded = (alone or transformers.AutoModelForMultimodalLM).from_pretrained(
             directory,
             config=settings,
+            key_mapping=names,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,

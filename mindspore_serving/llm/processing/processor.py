@@ -383,7 +383,8 @@ class Processor:
         if request.prompt is not None:
             raise InvalidInputs("the request has both a prompt and messages, expected one of them")
         text = images.expand(self._chat.text(request, tools, images.tokens), request.messages)
-        return text, False  # the template has written them
+        start = request.answer_start if isinstance(request, Generate) else ""
+        return text + start, False  # the template has written them
 
     def _check_length(self, count: int) -> None:
         limit, longest = self._card.max_model_len, self._card.longest_prompt

@@ -73,7 +73,7 @@ class ItemLane(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _OpenRequest:
+class UnansweredRequest:
     """A request that is not answered in full.  `answer` makes its events; None makes none."""
 
     answer: Any
@@ -88,7 +88,7 @@ class _StepLane:
     Log lines of the loop get the request ids of the items that it computes.
     """
 
-    def __init__(self, lane: ItemLane, opened: Mapping[str, _OpenRequest]) -> None:
+    def __init__(self, lane: ItemLane, opened: Mapping[str, UnansweredRequest]) -> None:
         self._lane = lane
         self._open = opened
         self.begin = lane.begin
@@ -142,7 +142,7 @@ class AsyncEngine:
         )
         pin_prompts(opened, self._processor)
         self._lock = threading.Lock()  # makes "not cancelled, so post" atomic
-        self._open: dict[str, _OpenRequest] = {}
+        self._open: dict[str, UnansweredRequest] = {}
         self._recorder = GenerationRecorder()
         self._ids = count(1)
         self._outbox: deque[tuple[str, Any]] = deque()
@@ -205,7 +205,7 @@ class AsyncEngine:
             answer = ReadingEvents(request_id, request, self.card)
         elif isinstance(request, Prefill):
             answer = PrefillEvents(request_id, request, self._loop, self._links)
-        self._open[request_id] = _OpenRequest(answer, sink, item_id, log_id)
+        self._open[request_id] = UnansweredRequest(answer, sink, item_id, log_id)
         with log.of_request(log_id):
             self._preparation.start(
                 request_id, request, partial(self._prepare, request_id, request, answer)

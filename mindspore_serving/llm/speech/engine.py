@@ -17,31 +17,29 @@ from mindspore_serving.core.model_card import ModelCard
 from mindspore_serving.core.sampling_params import FinishReason
 from mindspore_serving.core.speech_messages import Heard, Transcribe, Transcribed
 from mindspore_serving.errors import Overloaded, ServingError
-from mindspore_serving.isolation.children import ForkServer
-from mindspore_serving.isolation.pool import JobFailure, Pool, PoolJob, PoolLimits
+from mindspore_serving.isolation.pool import JobFailure, PoolJob
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.engine.stats import EngineStats
 from mindspore_serving.llm.options import check_speech
 from mindspore_serving.llm.runtimes.main_memory import read_main_memory
-from mindspore_serving.llm.speech import child
 from mindspore_serving.llm.speech.batch import SpeechBatch
+from mindspore_serving.llm.speech.decoding_pool import (
+    MAX_SOUND,
+    MAX_WAITING,
+    open_pool,
+    samples_of,
+)
 from mindspore_serving.llm.speech.fields import check_fields
 from mindspore_serving.llm.speech.frames import FrameBatch, FrameRunner
 from mindspore_serving.llm.speech.models import SpeechModel
 from mindspore_serving.llm.speech.request import SpeechRequest
 from mindspore_serving.llm.speech.runner import SpeechRunner, row_bytes
 from mindspore_serving.llm.speech.settings import open_speech_model
-from mindspore_serving.llm.speech.sound_engine import SoundEngine, to_error
+from mindspore_serving.llm.speech.sound_engine import SoundEngine
 from mindspore_serving.llm.speech.transducer import TransducerRunner
 
 MAX_ROWS = 16  # pieces in a step by default: more take memory and are hardly faster
-MAX_WAITING = 64  # recordings by default
-MAX_SOUND = 1 << 30  # bytes of all decoded recordings, unless there is one alone
-DECODING_SECONDS = 120.0  # for a file
-QUICK_SECONDS, LARGE_FILE = 5.0, 8 << 20  # a longer or larger one waits for its like alone
 _MEMORY_PART = 0.12  # of the memory, for keys and values
-_DECODING_MEMORY = 512 << 20  # for a file, beside its samples
-_SAMPLE_BYTES = 16_000 * 24  # a second of sound while it is decoded
 
 
 class SpeechEngine(SoundEngine):
@@ -67,17 +65,7 @@ class SpeechEngine(SoundEngine):
         self.card = _card(Path(directory), self._model, self._runner, config)
         self._waiting: deque[SpeechRequest] = deque()  # with pieces that have not begun
         self._running: dict[str, SpeechRequest] = {}
-        setup = msgspec.msgpack.encode(child.SoundSetup(config.max_audio_seconds))
-        memory = _DECODING_MEMORY + int(config.max_audio_seconds * _SAMPLE_BYTES)
-        limits = PoolLimits(
-            seconds=DECODING_SECONDS,
-            memory=memory,
-            max_waiting_bytes=MAX_SOUND,
-            quick_seconds=QUICK_SECONDS,
-            large=LARGE_FILE,
-            max_slow=config.max_num_waiting or MAX_WAITING,
-        )
-        self._pool = Pool(ForkServer(child.MODULE, lambda: setup), child.DECODE, limits)
+        self._pool = open_pool(config)
         self._start()
 
     @property
@@ -115,9 +103,7 @@ class SpeechEngine(SoundEngine):
         if entry is None:
             return
         try:
-            if isinstance(answer, JobFailure):
-                raise to_error(answer, "decoding the file")
-            samples = child.decode_answer(answer)
+            samples = samples_of(answer)
             body = msgspec.structs.replace(entry.body, file=b"")
             request = SpeechRequest(request_id, body, samples, self._model)
             entry.body = body  # frees the file

@@ -27,7 +27,9 @@ CUT = [
 ]  # fmt: skip
 # Cut as smolvlm, qwen2-vl, llava, llava-siglip and qwen3.5 are.
 CUT_ALIKE = ["idefics3", "qwen2.5-vl", "llava-next", "llava-onevision", "minicpm-v"]
-HEARING = ["qwen2-audio", "qwen2.5-omni", "qwen3-omni", "gemma3n-sounds"]
+HEARING = [
+    "qwen2-audio", "qwen2.5-omni", "qwen3-asr", "qwen3-omni", "voxtral", "gemma3n-sounds",
+]  # fmt: skip
 IN_OPENVINO = ["qwen2-vl", "qwen3-vl", "glm4v-moe", seeing.SEES_WHOLE, "gemma4-images"]
 SMALL = {"dtype": "f32", "kv_cache_dtype": "f32", "kv_cache_memory": 8 << 20}
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)

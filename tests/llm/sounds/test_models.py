@@ -28,6 +28,8 @@ GREEDY = SamplingParams(max_tokens=COUNT, temperature=0, ignore_eos=True)
 # Longer than 1 s: with Qwen3-Omni the library's vectors of shorter sounds depend on the other
 # sounds of the call, and with Gemma 3n those of all but the longest.
 FIRST, SECOND = listening.sound(1, 1.013), listening.sound(2, 1.3371)
+# Kinds of which the library computes the end of a sound otherwise beside a longer one.
+ALONE = ("gemma3n-sounds", "qwen3-asr")
 CHATS = {
     "one sound": ("What is ", FIRST, " there?"),
     "two sounds": (SECOND, "Is it as ", FIRST, "?"),
@@ -61,7 +63,7 @@ def references(directories):
 def test_logits_and_tokens_are_those_of_transformers(kind, runtime, directories, references):
     options = config(runtime, **SOUNDS_ALONE.get(kind, {}))
     opened = open_model(directories[kind], runtime, make_config(options))
-    several = "sounds of a length" if kind == "gemma3n-sounds" else "two sounds"
+    several = "sounds of a length" if kind in ALONE else "two sounds"
     chats = [CHATS[several], CHATS["one sound"], CHATS["a short sound"]]
     try:
         for parts in (*chats, *([MIXED] if kind in listening.SEEING else [])):
@@ -221,3 +223,34 @@ def test_files_of_the_whole_model_say_that_the_speaking_part_is_left_out(
     with LLM(tmp_path, "torch", **config("torch")) as llm:
         assert len(answers(llm, CHATS["one sound"])[0][1]) == COUNT
     assert "2 of the part that speaks: answers are texts" in caplog.text
+
+
+def test_files_of_qwen3_asr_are_read_as_published(directories, references, tmp_path):
+    """With settings and tensors of a thinker, as vLLM reads them, too."""
+    names = {
+        "model.multi_modal_projector.linear_": "thinker.audio_tower.proj",
+        "model.audio_tower.": "thinker.audio_tower.", "model.language_model.": "thinker.model.",
+    }  # fmt: skip
+    source = directories["qwen3-asr"]
+    for file in source.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    tensors = load_file(source / "model.safetensors")
+    for old, new in names.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    fields = json.loads((source / "config.json").read_text())
+    sounds = {**fields["audio_config"], "model_type": "qwen3_asr_audio_encoder"}
+    text = {**fields["text_config"], "tie_word_embeddings": True}
+    thinker = {"audio_config": sounds, "text_config": text, "audio_token_id": listening.SOUND}
+    whole = {"architectures": fields["architectures"], "model_type": "qwen3_asr"}
+    extractor = transformers.WhisperFeatureExtractor(feature_size=80)
+    for name in ("model.safetensors", "config.json", "preprocessor_config.json"):
+        (tmp_path / name).unlink()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps({**whole, "thinker_config": thinker}))
+    extractor.save_pretrained(tmp_path)
+    opened = open_model(tmp_path, "torch", make_config(config("torch")))
+    try:
+        assert opened.transcription_format is not None
+        listening.check(opened, references["qwen3-asr"], CHATS["one sound"], GREEDY)
+    finally:
+        opened.engine.close()

@@ -3,8 +3,11 @@
 import json
 
 import pytest
+import transformers
 
 from mindspore_serving.errors import InvalidField, InvalidInputs, StartError
+from mindspore_serving.llm.chat.template import ChatTemplate
+from mindspore_serving.llm.chat.transcription_formats import FORMATS
 from mindspore_serving.llm.config import EngineConfig
 from mindspore_serving.llm.images.media import MediaReader
 from mindspore_serving.llm.images.messages import find_media
@@ -12,6 +15,7 @@ from mindspore_serving.llm.images.sound_reader import open_sound_reader
 from mindspore_serving.llm.processing.image_prompt import ImagePrompt
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 from tests.llm import clips, listening, seeing
+from tests.llm.checkpoint.test_mistral import write_tekken
 
 pytestmark = pytest.mark.torch
 
@@ -128,3 +132,33 @@ def test_a_placeholder_that_the_tokenizer_lacks_is_refused_at_the_start(director
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with pytest.raises(StartError, match="audio token 9999, which the tokenizer lacks"):
         reader(tmp_path)
+
+
+def test_prompts_of_voxtral_are_those_of_mistral_common(tmp_path):
+    """As 1.13.1 of the library has them for a chat and for `encode_transcription`."""
+    write_tekken(tmp_path, "v13", default_num_special_tokens=40, default_vocab_size=296)
+    content = json.loads((tmp_path / "tekken.json").read_text())
+    special = {0: "<unk>", 1: "<s>", 2: "</s>", 3: "[INST]", 4: "[/INST]", 17: "[SYSTEM_PROMPT]",
+               24: "[AUDIO]", 25: "[BEGIN_AUDIO]", 34: "[TRANSCRIBE]"}  # fmt: skip
+    content["special_tokens"] = [{"rank": n, "token_str": text} for n, text in special.items()]
+    (tmp_path / "tekken.json").write_text(json.dumps(content))
+    config = {"architectures": [listening.KINDS["voxtral"]], "audio_token_id": 24}
+    sizes = {"max_source_positions": 1500, "hidden_size": 1280, "intermediate_size": 5120}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "audio_config": sizes}))
+    transformers.WhisperFeatureExtractor(feature_size=128).save_pretrained(tmp_path)
+    tokenizer = Tokenizer.open(tmp_path)
+    template = ChatTemplate.open(tmp_path, tokenizer.special_tokens)
+    start = FORMATS[listening.KINDS["voxtral"]].start
+    for parts, behind, text in [
+        ((listening.sound(1, 3.0), "What is said?"), "", "What is said?[/INST]"),
+        ((listening.sound(1, 3.0),), start(""), "[/INST][TRANSCRIBE]"),
+        ((listening.sound(1, 3.0),), start("en"), "[/INST]lang:en[TRANSCRIBE]"),
+    ]:
+        heard = prompt(tmp_path, *parts)
+        rendered = template.render(heard.messages, media_tokens=heard.tokens)
+        whole = heard.expand(rendered, heard.messages) + behind
+        assert whole == f"<s>[INST][BEGIN_AUDIO]{'[AUDIO]' * 375}{text}"
+        ids = tokenizer.encode(whole, False)
+        assert ids[:4] == [1, 3, 25, 24]
+        assert ids.count(24) == 375
+        assert (ids[-1] == 34) == bool(behind)

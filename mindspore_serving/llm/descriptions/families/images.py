@@ -30,6 +30,11 @@ _QWEN_7B = {
 _MISTRAL_7B = {
     "intermediate_size": 14336, "max_position_embeddings": 131072, "num_key_value_heads": 8,
 }  # fmt: skip
+_VOXTRAL = {
+    "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 30,
+    "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
+    "vocab_size": 131072, "rms_norm_eps": 1e-5, "rope_theta": 1e8,
+}  # fmt: skip
 # By model_type: the description, and the defaults of transformers that differ from _LLAMA_7B.
 _TEXT_MODELS: dict[str, tuple[Architecture, Config]] = {
     "llama": (LLAMA, {}),
@@ -109,6 +114,9 @@ ROWS = {
     "Qwen2AudioForConditionalGeneration": replace(_LLAVA, variant=_hearing),
     "Qwen2_5OmniThinkerForConditionalGeneration": _QWEN2_5_OMNI,
     "Qwen2_5_VLForConditionalGeneration": _QWEN2_VL,
+    "Qwen3ASRForConditionalGeneration": replace(
+        _LLAVA, variant=_hearing, defaults={"tie_word_embeddings": True}
+    ),
     "Qwen3OmniMoeThinkerForConditionalGeneration": _QWEN3_OMNI,
     "Qwen3VLForConditionalGeneration": _QWEN3_VL,
     "Qwen3VLMoeForConditionalGeneration": _QWEN3_VL_MOE,
@@ -118,4 +126,5 @@ ROWS = {
     "LlavaNextForConditionalGeneration": _LLAVA,
     "LlavaOnevisionForConditionalGeneration": _LLAVA,
     "SmolVLMForConditionalGeneration": _LLAVA,
+    "VoxtralForConditionalGeneration": replace(_LLAVA, variant=_hearing, defaults=_VOXTRAL),
 }
