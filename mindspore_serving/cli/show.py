@@ -43,7 +43,7 @@ _UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 _COUNTS = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 
 LANGUAGE, MODEL_FILE, SERVABLE = "language model", "model file", "servable"
-VOICE, SPEECH = "model that speaks", "model that writes down speech"
+VOICE, SPEECH = "text-to-speech model", "speech recognition model"
 
 Card = dict[str, Any]
 
@@ -158,7 +158,7 @@ def _package(library: str) -> str:
 
 
 def _voices(location: str) -> Card:
-    """Return the part of a card about a model that speaks texts."""
+    """Return the part of a card about a text-to-speech model."""
     try:
         voices = open_voices(location)
     except StartError as error:
@@ -175,7 +175,7 @@ def _voices(location: str) -> Card:
 
 
 def _speech(location: str) -> Card:
-    """Return the part of a card about a model that writes down speech."""
+    """Return the part of a card about a speech recognition model."""
     try:
         model = open_speech_model(location)
     except StartError as error:

@@ -35,8 +35,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     can_generate: bool
     can_embed: bool = False
-    can_transcribe: bool = False  # writes down speech
-    can_speak: bool = False  # speaks texts
+    can_transcribe: bool = False  # transcribes speech
+    can_speak: bool = False  # synthesizes speech
     voices: tuple[str, ...] = ()  # that speak
     languages: tuple[str, ...] = ()  # of speech or of translations, by code
     embedding_size: int

@@ -307,17 +307,17 @@ class EngineConfig:
         "text only, and its image encoder is not loaded", at_least=0, at_most=256,
     )  # fmt: skip
     max_audios: int = _option(
-        4, "maximum number of sounds of a request to a model that hears; 0: it takes none, and its "
-        "sound encoder is not loaded", at_least=0, at_most=64,
+        4, "maximum number of sounds of a request to a model that takes sounds; 0: it takes none, "
+        "and its sound encoder is not loaded", at_least=0, at_most=64,
     )  # fmt: skip
     max_audio_seconds: float = _option(
         7200.0,
-        "longest recording in seconds, checked before it is decoded, of models of speech and those "
-        "that hear, which may read less",
+        "longest recording in seconds, checked before it is decoded, of models that transcribe or "
+        "take sounds, whose own limit may be lower",
         over=0.0, at_most=86_400,
     )  # fmt: skip
     max_speech_characters: int = _option(
-        4096, "longest text that a voice speaks", at_least=1, at_most=1 << 20, runtimes=(),
+        4096, "longest text to synthesize, in characters", at_least=1, at_most=1 << 20, runtimes=(),
     )  # fmt: skip
     max_image_bytes: int = _option(20 << 20, "maximum size of an image file in bytes", at_least=1)
     max_image_pixels: int = _option(

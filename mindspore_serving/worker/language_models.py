@@ -104,9 +104,9 @@ def _check_role(opened: "OpenedModel", role: str) -> None:
 
 
 def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
-    """Load a model that writes down speech.  Raises StartError."""
+    """Load a model that transcribes speech.  Raises StartError."""
     if setup.role:
-        raise StartError("roles is set, but the model writes down speech: leave it out")
+        raise StartError("roles is set, but the model transcribes speech: leave it out")
     from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.speech.engine import SpeechEngine
     from mindspore_serving.worker.language import LanguageService
@@ -125,7 +125,7 @@ def _open_speech(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> 
 
 
 def _open_voices(spec: LanguageSpec, setup: Setup, wake: Callable[[], None]) -> "LanguageService":
-    """Load a model that speaks texts.  Raises StartError."""
+    """Load a model that synthesizes speech.  Raises StartError."""
     from mindspore_serving.llm.options import make_config
     from mindspore_serving.llm.voices.engine import VoiceEngine
     from mindspore_serving.worker.language import LanguageService, LanguageStage

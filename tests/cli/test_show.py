@@ -154,7 +154,7 @@ def test_an_encoder_embeds(capsys, tmp_path) -> None:
 def test_a_voice_has_its_speakers(capsys, tmp_path) -> None:
     file = write_piper(tmp_path, num_speakers=2, speaker_id_map={"ann": 0, "bob": 1})
     shown = card(capsys, file)
-    assert (shown["kind"], shown["voices"]) == ("model that speaks", ["ann", "bob"])
+    assert (shown["kind"], shown["voices"]) == ("text-to-speech model", ["ann", "bob"])
     assert "served by     onnxruntime" in printed(capsys, tmp_path)
     file.with_name("tiny.onnx.json").write_text('{"phoneme_id_map": {}}')
     assert "NOT SERVED    tiny.onnx.json is wrong" in printed(capsys, file)

@@ -1,4 +1,4 @@
-"""Models of sound on a real server: Whisper writes down what espeak-ng and voices speak.
+"""Models of sound on a real server: Whisper transcribes what espeak-ng and voices synthesize.
 
 The weights are those of Whisper base, which two packages carry in CTranslate2's form, of a voice of
 Piper and of Kokoro.

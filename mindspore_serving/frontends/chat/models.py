@@ -370,7 +370,10 @@ def find_generator(models: LanguageModels, name: str | None) -> ServedModel:
     """
     model = models.find(name)
     if not model.card.can_generate:
-        kinds = {"writes down speech": model.card.can_transcribe, "speaks": model.card.can_speak}
+        kinds = {
+            "transcribes speech": model.card.can_transcribe,
+            "synthesizes speech": model.card.can_speak,
+        }
         reads = next((does for does, can in kinds.items() if can), "embeds texts")
         text = f"model {model.name!r} {reads} and cannot generate"
         raise InvalidField("model", text=text)

@@ -30,7 +30,7 @@ def ask_for_upgrade(error: NoWebSocket) -> Response:
 
 
 async def transcribe_live(state: AppState, http: Request) -> Response:
-    """Switch to a session that writes down speech."""
+    """Switch to a session that transcribes speech."""
     limits, max_body = state.models.server_limits, state.models.limits.max_body
     max_message = min(state.max_body, max_body)
     try:

@@ -106,13 +106,13 @@ async def speak(state: AppState, http: Request, body: SpeakRequest) -> Response:
 
 
 def list_voices(state: AppState, http: Request) -> VoiceList:
-    """Return the voices of a model, by default of the first that speaks."""
+    """Return the voices of a model, by default of the first that synthesizes speech."""
     card = _find(state, http.query_params.get("model")).card
     return VoiceList(card.voices, card.languages)
 
 
 def _find(state: AppState, name: str | None) -> ServedModel:
-    """Return a model that speaks.  Raises NotFound or InvalidField."""
+    """Return a model that synthesizes speech.  Raises NotFound or InvalidField."""
     model = state.models.find(name, purpose="speak")
     if not model.can("speak"):
         raise InvalidField("model", text=f"model {model.name!r} does not synthesize speech")

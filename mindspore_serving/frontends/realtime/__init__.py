@@ -1,1 +1,1 @@
-"""Transcription while somebody speaks: OpenAI's realtime protocol over a WebSocket."""
+"""Live transcription: OpenAI's realtime protocol over a WebSocket."""

@@ -40,7 +40,7 @@ SOUNDS = Leftover(
 LEFTOVERS = (
     IMAGES,
     SOUNDS,
-    Leftover(r"(talker|token2wav|code2wav)\..*", "of the part that speaks: answers are texts"),
+    Leftover(r"(talker|token2wav|code2wav)\..*", "of the part for speech: answers are texts"),
     Leftover(
         r"(.*\.)?(\w*inv_freq|freqs_cis|(cos|sin)_cached|rope\.freqs)",
         "rotary positions, which are computed",

@@ -47,7 +47,7 @@ class MediaReader:
     Attributes:
         images: of a model that takes pictures.
         config: the limits.
-        sounds: of a model that hears.
+        sounds: of a model that takes sounds.
     """
 
     images: PromptImageReader | None

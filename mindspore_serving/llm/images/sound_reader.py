@@ -59,7 +59,7 @@ class SoundReader:
             if config.max_audio_seconds < self.max_seconds:
                 samples = read_sound(file, config.max_audio_seconds)
             else:
-                samples = read_sound(file, self.max_seconds, "the model hears")
+                samples = read_sound(file, self.max_seconds, "the model takes")
             return self.prepare(samples, digest_of(b"sound", file))
         except InvalidInputs as error:
             raise InvalidField(source.field, str(error)) from None

@@ -54,7 +54,7 @@ class SpeechEngine(SoundEngine):
         StartError: an option does not apply, or a file is missing, broken or contradicts another.
     """
 
-    kind, does = Transcribe, "writes down speech"
+    kind, does = Transcribe, "transcribes speech"
 
     def __init__(self, directory: str, config: EngineConfig, wake: Callable[[], None]) -> None:
         super().__init__(wake)

@@ -61,7 +61,7 @@ class VoiceEngine(SoundEngine):
         StartError: an option does not apply, a library is missing, or a file is missing or broken.
     """
 
-    kind, does = Speak, "speaks texts"
+    kind, does = Speak, "synthesizes speech"
 
     def __init__(self, path: str, config: EngineConfig, wake: Callable[[], None]) -> None:
         super().__init__(wake)

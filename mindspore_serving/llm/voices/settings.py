@@ -96,7 +96,7 @@ class PiperVoices:
         """Return how a voice reads.  Raises InvalidField for another language."""
         if language and language != self.reading.language:
             spoken = self.reading.language or "its language"
-            problem = f"is {language!r:.40}, this voice speaks {spoken} alone"
+            problem = f"is {language!r:.40}, this voice has {spoken} alone"
             raise InvalidField("language", problem)
         return self.reading
 

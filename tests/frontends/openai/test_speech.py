@@ -113,7 +113,7 @@ def test_other_models_are_refused(voice, web):
     assert send(voice, model="other").status == 404
     chat = {"model": "toy", "messages": [{"role": "user", "content": "Hi"}]}
     answer = voice.call("POST", "/v1/chat/completions", chat)
-    assert "speaks and cannot generate" in answer.json["error"]["message"]
+    assert "synthesizes speech and cannot generate" in answer.json["error"]["message"]
     web.control.card = CARD
     answer = send(web)
     assert answer.status == 400

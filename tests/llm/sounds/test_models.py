@@ -222,7 +222,7 @@ def test_files_of_the_whole_model_say_that_the_speaking_part_is_left_out(
     (tmp_path / "config.json").write_text(json.dumps(fields))
     with LLM(tmp_path, "torch", **config("torch")) as llm:
         assert len(answers(llm, CHATS["one sound"])[0][1]) == COUNT
-    assert "2 of the part that speaks: answers are texts" in caplog.text
+    assert "2 of the part for speech: answers are texts" in caplog.text
 
 
 def test_files_of_qwen3_asr_are_read_as_published(directories, references, tmp_path):

@@ -95,7 +95,7 @@ def test_a_request_that_is_cancelled_leaves_room(client):
         (Transcribe(file=b"nothing"), "file", "of no known format"),
         (Transcribe(file=wav(seconds=101)), "file", "of more than 100 seconds"),
         (Transcribe(file=wav(), language="xx"), "language", "expected one of de, en, fr"),
-        (Generate(prompt="Hi"), "model", "writes down speech and cannot generate"),
+        (Generate(prompt="Hi"), "model", "transcribes speech and cannot generate"),
     ],
 )
 def test_a_wrong_request_is_refused(client, request_, field, text):

@@ -101,7 +101,7 @@ def test_a_file_is_shown_as_a_model_of_speech(content, tmp_path):
     path = tmp_path / "ggml-tiny.bin"
     path.write_bytes(content)
     card = describe(str(path), "auto")
-    assert (card["kind"], card["problem"]) == ("model that writes down speech", "")
+    assert (card["kind"], card["problem"]) == ("speech recognition model", "")
     assert len(card["languages"]) == NUM_LANGUAGES
     path.write_bytes(content[:-1])
     assert "truncated" in describe(str(path), "auto")["problem"]

@@ -132,7 +132,7 @@ def test_an_error_of_the_model_ends_its_text_alone(client):
         ("Hi", {"speed": float("nan")}, "speed", "expected 0.25 to 4"),
         ("Hi", {"language": "de"}, "language", "is 'de'"),
         (Speak(text="Hi", format="midi"), {}, "format", "expected one of mp3"),
-        (Generate(prompt="Hi"), {}, "model", "this model speaks texts and cannot generate"),
+        (Generate(prompt="Hi"), {}, "model", "this model synthesizes speech and cannot generate"),
     ],
 )
 def test_a_wrong_request_is_refused(client, text, fields, field, problem):
