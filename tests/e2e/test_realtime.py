@@ -17,6 +17,7 @@ from websockets.sync.client import connect
 from mindspore_serving import server
 from mindspore_serving.core.resampling import resample
 from tests.e2e.harness import Calls, config, eventually, serving
+from tests.llm import hearing
 from tests.published import file_of, make_whisper
 from tests.speaking import samples_of, spoken, words_of
 from tests.waiting import PATIENCE
@@ -42,11 +43,12 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calls]:
     place = tmp_path_factory.mktemp("live")
     (place / "whisper").mkdir()
     make_whisper(place / "whisper")
-    whisper = config(place, "whisper", llm_options={"max_num_seqs": 4})
+    hearing.make_moonshine(place / "moonshine")
+    models = [config(place, n, llm_options={"max_num_seqs": 4}) for n in ("whisper", "moonshine")]
     keys = place / "keys"
     keys.write_text(f"{KEY} free\n{LIMITED} limited max_requests=2\n")
     keys.chmod(0o600)
-    with serving(place, whisper, front_ends=2, api_keys=keys) as served:
+    with serving(place, *models, front_ends=2, api_keys=keys) as served:
         yield served
 
 
@@ -57,15 +59,13 @@ def sound_of(text: str) -> Any:
     return np.concatenate([gap, changed, gap]).astype(np.int16)
 
 
-def write_down(client: openai.OpenAI, text: str) -> str:
-    """The transcript of a sentence that is spoken."""
+def write_down(client: openai.OpenAI, text: str, model: str = "whisper") -> str:
+    """The transcript of a sentence that is spoken; in English, of a model that can be told so."""
     samples = sound_of(text)
-    with client.realtime.connect(model="whisper", extra_query={"intent": "transcription"}) as live:
+    chosen: Any = {"model": model} | ({"language": "en"} if model == "whisper" else {})
+    with client.realtime.connect(model=model, extra_query={"intent": "transcription"}) as live:
         live.session.update(
-            session={
-                "type": "transcription",
-                "audio": {"input": {"transcription": {"model": "whisper", "language": "en"}}},
-            }
+            session={"type": "transcription", "audio": {"input": {"transcription": chosen}}}
         )
         for begin in range(0, len(samples), 2400):
             audio = base64.b64encode(samples[begin : begin + 2400].tobytes()).decode()
@@ -88,6 +88,12 @@ def test_live_speech_is_written_down(calls: Calls) -> None:
     counted = b'serving_responses_total{code="101",protocol="openai"} 2'
     headers = {"Authorization": f"Bearer {KEY}"}
     eventually(lambda: counted in calls.http_call("GET", "/metrics", headers=headers)[1])
+
+
+def test_live_speech_is_read_by_a_model_without_languages(calls: Calls) -> None:
+    url = f"http://127.0.0.1:{calls.http}/v1"
+    with openai.OpenAI(base_url=url, api_key=KEY) as client:
+        assert write_down(client, next(iter(SENTENCES)), "moonshine")  # of random weights
 
 
 def test_a_key_is_needed_and_the_document_has_the_route(calls: Calls) -> None:

@@ -11,7 +11,7 @@ from mindspore_serving.llm.checkpoint.model_files import CONFIG, read_optional_j
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.tokenization.tokenizer import Tokenizer
 
-MAX_SIZE = 1 << 20
+MAX_SIZE, MAX_LAYERS = 1 << 20, 1 << 10
 _MIN_TOKENS = 8  # of the text of a sound, however short
 
 

@@ -15,6 +15,7 @@ from mindspore_serving.llm.checkpoint.model_files import (
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.sounds.features import RATE, SAMPLES, Sound
 from mindspore_serving.llm.speech.models import (
+    MAX_LAYERS,
     SpeechFamily,
     SpeechModel,
     SpeechSizes,
@@ -100,8 +101,8 @@ def _sizes(config: Mapping[str, Any]) -> SpeechSizes:
     expect_value(config, "head_dim", width // heads)
     return SpeechSizes(
         width=width,
-        encoder_layers=size("encoder_num_hidden_layers"),
-        decoder_layers=size("decoder_num_hidden_layers"),
+        encoder_layers=size("encoder_num_hidden_layers", MAX_LAYERS),
+        decoder_layers=size("decoder_num_hidden_layers", MAX_LAYERS),
         encoder_heads=heads,
         decoder_heads=heads,
         num_frames=num_frames(SAMPLES),

@@ -14,6 +14,7 @@ from mindspore_serving.llm.checkpoint.model_files import GENERATION_CONFIG, read
 from mindspore_serving.llm.checkpoint.weights import Checkpoint
 from mindspore_serving.llm.sounds.features import FRAMES, HOP, RATE
 from mindspore_serving.llm.speech.models import (
+    MAX_LAYERS,
     PredictorSizes,
     SpeechFamily,
     SpeechModel,
@@ -90,7 +91,7 @@ def _sizes(config: Mapping[str, Any], encoder: Mapping[str, Any]) -> SpeechSizes
         raise StartError(f"config.json: num_mel_bins is {num_bins}, not a multiple of {factor}")
     return SpeechSizes(
         width=width,
-        encoder_layers=size("num_hidden_layers"),
+        encoder_layers=size("num_hidden_layers", MAX_LAYERS),
         encoder_heads=heads,
         num_frames=-(-FRAMES // factor),
         vocab_size=read_size(config, "vocab_size"),

@@ -187,6 +187,7 @@ def test_fields_without_a_use_are_refused(reference, directory, fields, name):
         ({"vocab_size": 300}, r"embed_tokens.weight' is \[270, 32\], expected \[300, 32\]"),
         ({"encoder_num_key_value_heads": 2}, "encoder_num_key_value_heads is 2, expected 4"),
         ({"decoder_num_hidden_layers": 9}, "has no tensor 'model.decoder.layers.2"),
+        ({"decoder_num_hidden_layers": 10**6}, "decoder_num_hidden_layers is 1000000"),
         ({"encoder_hidden_act": "relu"}, "encoder_hidden_act is 'relu'"),
         ({"max_position_embeddings": 10**9}, "max_position_embeddings is 1000000000"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters"),

@@ -177,6 +177,7 @@ def test_recordings_are_answered_with_times_and_other_fields_refused(tmp_path, k
         ("CTC", {"subsampling_factor": 6}, "subsampling_factor is 6"),
         ("CTC", {"subsampling_factor": 4}, "linear.weight"),
         ("CTC", {"num_hidden_layers": 3}, "no tensor 'encoder.layers.2"),
+        ("CTC", {"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
         ("CTC", {"num_mel_bins": 2**40}, "num_mel_bins"),
         ("CTC", {"conv_kernel_size": 8}, "odd sizes"),
         ("TDT", {"durations": [0, 2, 4]}, r"durations are \[0, 2, 4\], expected 0, 1, 2"),
