@@ -87,7 +87,7 @@ def answer(call, *values, **fields):
 
 def test_a_stage_calls_another_servable_once_for_each_part(worker):
     worker.say(Work([part("called", [3], [4]), part("called", [5], number=2)]))
-    calls = [worker.hear(), worker.hear()]
+    calls = [worker.receive(), worker.receive()]
     assert [(call.servable, call.part.method, call.parents) for call in calls] == [
         ("other", "double", [1]),
         ("other", "double", [2]),
@@ -101,7 +101,7 @@ def test_a_stage_calls_another_servable_once_for_each_part(worker):
 
 def test_stages_that_follow_each_other_are_sent_in_a_message(worker):
     worker.say(Work([part("linked", [3, 5], [4, 6])]))
-    call = worker.hear()
+    call = worker.receive()
     assert [native.decode_values(each) for each in call.part.chunks] == [(3, 5), (4, 6)]
     split, join = call.steps
     assert split == CallStep("other", 0, "split", [0], 2)
@@ -119,10 +119,10 @@ def test_stages_that_follow_each_other_are_sent_in_a_message(worker):
 def test_stages_of_a_sampled_request_are_sent_in_turn(worker):
     traced = f"00-{1:032x}-{2:016x}-01"
     worker.say(Work([part("linked", [3, 5], traceparent=traced)]))
-    call = worker.hear()
+    call = worker.receive()
     assert (call.servable, call.steps) == ("other", [])
     worker.say(answer(call, (10, 20)))
-    call = worker.hear()
+    call = worker.receive()
     assert (call.servable, call.steps) == ("third", [])
     assert native.decode_values(call.part.chunks[0]) == (20, 5)
     worker.say(answer(call, (30, 40)))
@@ -133,21 +133,21 @@ def test_stages_of_a_sampled_request_are_sent_in_turn(worker):
 
 def test_pieces_of_another_servable_become_pieces_of_the_answer(worker):
     worker.say(Work([part("called", [3], is_stream=True)]))
-    call = worker.hear()
+    call = worker.receive()
     assert call.part.is_stream
     worker.say(answer(call, 1, is_last=False))
-    (first,) = worker.hear().replies
+    (first,) = worker.receive().replies
     assert (value(first.instances[0]), first.is_last) == (2, False)
     worker.say(answer(call, 5))
-    pieces = [*worker.hear().replies]
+    pieces = [*worker.receive().replies]
     while not pieces[-1].is_last:
-        pieces += worker.hear().replies
+        pieces += worker.receive().replies
     assert [value(data) for piece in pieces for data in piece.instances] == [6]
 
 
 def test_a_stream_that_fails_elsewhere_fails_the_part(worker):
     worker.say(Work([part("called", [3], is_stream=True)]))
-    call = worker.hear()
+    call = worker.receive()
     fault = Fault(StageFailed("").code, "gone")
     worker.say(CallReply(PartReply(call.part.id, [], rejected=fault)))
     assert "gone" in worker.replies(1)[1].rejected.text
@@ -155,7 +155,7 @@ def test_a_stream_that_fails_elsewhere_fails_the_part(worker):
 
 def test_a_call_from_a_function_waits_for_its_reply(worker):
     worker.say(Work([part("calls", [3])]))
-    call = worker.hear()
+    call = worker.receive()
     assert (call.version, call.parents, len(call.part.chunks)) == (2, [1], 2)
     worker.say(answer(call, 6, 7))
     assert value(worker.replies(1)[1].instances[0]) == 13

@@ -58,7 +58,7 @@ def model(tmp_path_factory):
     return chatty.build(tmp_path_factory.mktemp("threads"))
 
 
-class Heard(Master):
+class ReplyingMaster(Master):
     """Keeps replies by item; the servable's events are ours, since the worker is a thread here."""
 
     def __init__(self):
@@ -109,7 +109,7 @@ class Heard(Master):
 def master(write, model):
     head = "from mindspore_serving.llm import SamplingParams\n"
     setup = write(head + BODY.replace("{model!r}", repr(str(model))))
-    master = Heard()
+    master = ReplyingMaster()
     master.say(setup)
     assert isinstance(master.receive(), EngineMetrics)  # the master knows at once if it is unready
     assert isinstance(master.receive(), Ready)

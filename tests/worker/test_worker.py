@@ -100,7 +100,7 @@ class Master:
     def say(self, *messages):
         self.stream.sendall(b"".join(map(encode, messages)))
 
-    def hear(self):
+    def receive(self):
         while not self._messages:
             data = self.stream.recv(1 << 16)
             assert data, "the worker is gone"
@@ -111,7 +111,7 @@ class Master:
         """That many answers, by id; `freed` of the messages is kept."""
         found, self.freed = {}, []
         while len(found) < count:
-            done = self.hear()
+            done = self.receive()
             assert isinstance(done, Done)
             found.update({reply.id: reply for reply in done.replies})
             self.freed += done.freed
@@ -146,7 +146,7 @@ def serve():
         master = Master(shared=shared)
         masters.append(master)
         master.say(setup)
-        master.first = master.hear()
+        master.first = master.receive()
         return master
 
     yield start
@@ -199,7 +199,7 @@ def test_messages_that_come_with_the_setup_are_not_lost(write, serve):
     try:
         work = Work([RequestPart(1, "same", "native", [chunk(4)], None)])
         master.say(write(BODY), work, Exit())
-        assert isinstance(master.hear(), Ready)
+        assert isinstance(master.receive(), Ready)
         assert value(master.replies(1)[1].instances[0]) == 4
         assert master.end() == 0
     finally:
@@ -228,7 +228,7 @@ def test_a_directory_that_is_not_there_is_told(serve, write):
 
 def test_leaving_is_announced_from_any_thread(master):
     master.worker.announce_leaving()
-    assert master.hear() == Leaving()
+    assert master.receive() == Leaving()
 
 
 # --- work ---------------------------------------------------------------------------------------
@@ -407,7 +407,7 @@ def test_an_array_that_a_script_keeps_is_its_own_until_the_script_lets_go(serve,
     del kept
     master.ask("forgets", chunk(1))
     if not master.freed:
-        master.freed = master.hear().freed
+        master.freed = master.receive().freed
     assert master.freed == [payload.offset]
 
 
@@ -501,7 +501,7 @@ def add_for(call):
 
 def test_a_model_stage_is_a_single_call_to_the_master(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     assert isinstance(call, WorkerCall)
     assert (call.servable, call.version, call.part.method) == ("tiny", 1, "@call_add_0")
     extra.say(CallReply(PartReply(call.part.id, add_for(call))))
@@ -510,7 +510,7 @@ def test_a_model_stage_is_a_single_call_to_the_master(extra):
 
 def test_other_work_goes_on_while_a_model_stage_is_away(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     extra.say(Work([RequestPart(2, "same", "native", [chunk(7)], None)]))
     assert value(extra.replies(1)[2].instances[0]) == 7
     extra.say(CallReply(PartReply(call.part.id, add_for(call))))
@@ -519,7 +519,7 @@ def test_other_work_goes_on_while_a_model_stage_is_away(extra):
 
 def test_a_call_in_a_function_keeps_messages_that_arrive_before_its_reply(extra):
     extra.say(Work([RequestPart(1, "called", "native", [chunk(5)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     extra.say(Work([RequestPart(2, "same", "native", [chunk(7)], None)]))
     extra.say(CallReply(PartReply(call.part.id, add_for(call))))
     replies = extra.replies(2)
@@ -530,7 +530,7 @@ def test_a_call_in_a_function_keeps_messages_that_arrive_before_its_reply(extra)
 def test_a_model_that_fails_elsewhere_fails_the_instances(extra, method):
     inputs = [1, 2] if method == "staged" else [1]
     extra.say(Work([RequestPart(1, method, "native", [chunk(*inputs)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     reply = PartReply(call.part.id, [], rejected=Fault(5, "servable is not available"))
     extra.say(CallReply(reply))
     (fault,) = extra.replies(1)[1].faults
@@ -540,7 +540,7 @@ def test_a_model_that_fails_elsewhere_fails_the_instances(extra, method):
 
 def test_a_fault_of_a_remote_instance_stays_with_that_instance(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     answers = [b"", add_for(call)[1]]
     extra.say(CallReply(PartReply(call.part.id, answers, [Fault(3, "overflow"), None])))
     reply = extra.replies(1)[1]
@@ -550,7 +550,7 @@ def test_a_fault_of_a_remote_instance_stays_with_that_instance(extra):
 
 def test_a_missing_instance_fails_all(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2), chunk(3, 4)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     extra.say(CallReply(PartReply(call.part.id, add_for(call)[:1])))
     faults = extra.replies(1)[1].faults
     assert len(faults) == 2
@@ -561,7 +561,7 @@ def test_a_missing_instance_fails_all(extra):
 def test_the_shared_memory_of_an_answer_is_given_back(extra, method):
     inputs = [LARGE, LARGE] if method == "staged" else [LARGE]
     extra.say(Work([RequestPart(1, method, "native", [chunk(*inputs)], None)]))
-    call = extra.hear()
+    call = extra.receive()
     assert isinstance(call.part.chunks[0], Slice)
     payload = extra.arena.put(chunk(LARGE * 2))
     extra.say(CallReply(PartReply(call.part.id, [payload])))
@@ -573,7 +573,7 @@ def test_the_shared_memory_of_an_answer_is_given_back(extra, method):
 
 def test_exit_waits_for_models_that_are_away(extra):
     extra.say(Work([RequestPart(1, "staged", "native", [chunk(1, 2)], None)]), Exit())
-    call = extra.hear()
+    call = extra.receive()
     extra.say(CallReply(PartReply(call.part.id, add_for(call))))
     assert value(extra.replies(1)[1].instances[0]) == 6
     assert extra.end() == 0
