@@ -151,7 +151,7 @@ def test_a_model_without_times_answers_texts_alone(calls: Calls, client: openai.
     status, listed = calls.http_call("GET", "/v1/models/moonshine")
     assert (status, json.loads(listed)["input_modalities"]) == (200, ["audio"])
     fields: dict[str, tuple[dict[str, Any], str]] = {
-        "response_format": ({"response_format": "srt"}, "take json or text"),
+        "response_format": ({"response_format": "srt"}, "use json or text"),
         "language": ({"language": "en"}, "leave language out"),
         "prompt": ({"extra_body": {"hotwords": "Anna"}}, "takes neither prompt nor hotwords"),
     }
@@ -161,7 +161,7 @@ def test_a_model_without_times_answers_texts_alone(calls: Calls, client: openai.
         assert raised.value.param == name
     with (
         pytest.warns(DeprecationWarning, match="deprecated"),
-        pytest.raises(openai.BadRequestError, match="transcribes alone: it cannot translate"),
+        pytest.raises(openai.BadRequestError, match="only transcribes: it cannot translate"),
     ):
         client.audio.translations.create(model="moonshine", file=("a.wav", sound))
 

@@ -20,15 +20,15 @@ def check_fields(request: Transcribe, model: SpeechModel, num_rows: int) -> None
         raise InvalidField("beam_size", problem)
     if request.language and request.language not in languages:
         if not languages:
-            problem = "is set, but this model takes none: leave language out"
+            problem = "is set, but this model does not take one: leave language out"
             raise InvalidField("language", problem)
         problem = f"is {request.language!r:.40}, expected one of {', '.join(languages)}"
         raise InvalidField("language", problem)
     if request.translates and not model.tokens.languages:
-        single = "knows English alone" if family.language == "en" else "transcribes alone"
+        single = "only knows English" if family.language == "en" else "only transcribes"
         raise InvalidField("model", text=f"this model {single}: it cannot translate")
     if request.prompt and not family.takes_prompts:
         raise InvalidField("prompt", "is set, but this model takes neither prompt nor hotwords")
     if request.has_times and not family.writes_times:
-        problem = "needs times, which this model does not write: take json or text"
+        problem = "needs timestamps, which this model does not produce: use json or text"
         raise InvalidField("response_format", problem)

@@ -84,7 +84,7 @@ class TranscribingEngine(AsyncEngine):
         if request.translates:
             raise InvalidField("model", text="this model transcribes and cannot translate")
         if request.has_times or request.has_words:
-            problem = "has times, which this model does not write: expected json or text"
+            problem = "needs timestamps, which this model does not produce: use json or text"
             raise InvalidField("response_format", problem)
         if request.prompt and not self._format.takes_prompt:
             raise InvalidField("prompt", "is set, expected none: this model takes sounds alone")

@@ -145,7 +145,7 @@ def test_silence_has_no_text_and_a_very_short_recording_has_some(models):
         ("qwen3-asr", asked(listening.sound(1, 101)), "file", "of more than 100 seconds"),
         ("qwen3-asr", asked(SHORT, language="xx"), "language", "is 'xx', expected one of ar, cs"),
         ("qwen3-asr", asked(SHORT, translates=True), "model", "cannot translate"),
-        ("qwen3-asr", asked(SHORT, has_times=True), "response_format", "expected json or text"),
+        ("qwen3-asr", asked(SHORT, has_times=True), "response_format", "use json or text"),
         ("qwen3-asr", asked(SHORT, beam_size=5), "beam_size", "is 5, expected 1"),
         ("voxtral", asked(SHORT, prompt="Zoe"), "prompt", "expected none"),
     ],
