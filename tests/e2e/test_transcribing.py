@@ -120,7 +120,7 @@ def test_the_model_also_answers_chats_with_sounds(client: openai.OpenAI) -> None
         (b"RIFX and more", {}, "file", "of no known format"),
         (listening.wav(listening.sound(1, 81.0)), {}, "file", "more than 80 seconds"),
         (WAV, {"language": "xx"}, "language", "is 'xx', expected one of ar, cs"),
-        (WAV, {"response_format": "srt"}, "response_format", "expected json or text"),
+        (WAV, {"response_format": "srt"}, "response_format", "use json or text"),
         (WAV, {"extra_body": {"beam_size": 3}}, "beam_size", "is 3, expected 1"),
     ],
 )
