@@ -147,7 +147,7 @@ def _delta_rule(config: Config, name: str, values: np.ndarray) -> Named:
 
 
 def gates_apart(config: Config, name: str, values: np.ndarray) -> Named:
-    """Of stacked experts."""
+    """Divide the tensor of gates and values of stacked experts."""
     if name.endswith("experts.gate_up_proj"):
         for part, own in zip(("gate_proj", "up_proj"), np.split(values, 2, 1), strict=True):
             yield f"{name.replace('gate_up_proj', part)}.weight", own

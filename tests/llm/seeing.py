@@ -375,13 +375,13 @@ class Reference:
 
     def greedy(self, ids: Sequence[int], images: Sequence[Image.Image], count: int) -> list[int]:
         with torch.inference_mode():
-            found = self.model.generate(
+            generated = self.model.generate(
                 **self._inputs(ids, images),
                 max_new_tokens=count,
                 do_sample=False,
                 eos_token_id=None,
             )
-        return found[0, len(ids) :].tolist()
+        return generated[0, len(ids) :].tolist()
 
     def _inputs(self, ids: Sequence[int], images: Sequence[Image.Image]) -> dict[str, Any]:
         tokens = torch.tensor([list(ids)])

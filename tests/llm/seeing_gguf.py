@@ -192,7 +192,7 @@ def _write_keys(writer: GGUFWriter, kind: str, config: Config, processor: Config
 
 
 def _write_outputs(writer: GGUFWriter, layers: Any, count: int) -> int:
-    """Of LLaVA, if there are several; return the number of layers that a file has."""
+    """Write which layers LLaVA reads, if several; return the number of layers in the file."""
     numbers = [range(count + 1)[n] for n in (layers if isinstance(layers, list) else [layers])]
     if len(numbers) > 1:
         writer.add_array("clip.vision.feature_layer", numbers)

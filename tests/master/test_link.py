@@ -353,7 +353,8 @@ async def test_an_end_while_loading_is_a_start_error(bench):
 
 async def test_leaving_is_reported(bench):
     bench.say(Leaving())
-    await bench.until(lambda: bench.owner.leaving == [bench.link])
+    await bench.until(lambda: bench.owner.leaving)
+    assert bench.owner.leaving == [bench.link]
 
 
 async def test_exit_is_sent(bench):
@@ -415,6 +416,7 @@ async def test_a_worker_that_sends_nonsense_is_ended(bench, data):
     bench.send(bench.part())
     bench.stream.sendall(data)
     await bench.until(lambda: bench.link.process.is_killed)
+    assert bench.link.end_reason
 
 
 async def test_a_worker_that_fails_after_its_answers_is_killed_with_its_reason(bench):
