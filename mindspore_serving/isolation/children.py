@@ -1,6 +1,7 @@
 """The parent's side of a fork server: starts it, has it fork children, and kills them."""
 
 import os
+import select
 import signal
 import socket
 import threading
@@ -31,6 +32,12 @@ class ForkedChild:
         self.stream = stream
         self._pidfd = pidfd
         self._schedstat = ""  # path
+
+    @property
+    def has_ended(self) -> bool:
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def run_delay(self) -> float:
         """Return for how many seconds the process could have run, but waited for a processor.

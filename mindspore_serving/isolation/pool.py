@@ -234,7 +234,9 @@ class _Worker:
         self._drop()
 
     def _ensure_child(self) -> bool:
-        """Fork a process if there is none; return whether there is one."""
+        """Fork a process if there is none that runs; return whether there is one."""
+        if self._child is not None and self._child.has_ended:  # between two jobs
+            self._drop()
         if self._child is None:
             try:
                 self._child = self._pool.fork(_SLOW_NICE if self.is_slow else 0)

@@ -1,6 +1,7 @@
 """Jobs in processes that can be killed: limits of time and memory, cancelling, replacement."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -114,6 +115,15 @@ def test_the_time_of_other_programs_on_its_processor_is_no_time_of_a_job():
 def test_a_job_whose_process_dies_fails_and_the_next_is_done(jobs, job):
     assert jobs.do(job) is JobFailure.DEATH
     assert jobs.do(b"echo next") == b"next"
+
+
+def test_a_process_that_dies_between_jobs_costs_no_job(patient):
+    pid = patient.pid()
+    with open(os.pidfd_open(pid), "rb", buffering=0) as process:
+        os.kill(pid, signal.SIGKILL)
+        select.select([process], [], [])
+    assert patient.pid() != pid
+    assert patient.pool.num_killed["memory"] == 0
 
 
 def test_a_process_that_answers_with_no_frame_is_replaced():
