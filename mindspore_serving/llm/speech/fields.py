@@ -1,4 +1,4 @@
-"""Fields of a request that a model of speech has no use for, and their limits."""
+"""Fields of a transcription request that a model does not support, and their limits."""
 
 from mindspore_serving.core.speech_messages import Transcribe
 from mindspore_serving.errors import InvalidField

@@ -1,6 +1,6 @@
-"""Texts of models whose frames have tokens: of pieces of sound, one after another.
+"""Transcription by models whose frames have tokens; pieces of sound are computed one by one.
 
-Words have the times of their frames.
+Timestamps of words are those of their frames.
 """
 
 from collections.abc import Sequence

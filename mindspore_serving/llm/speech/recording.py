@@ -1,4 +1,4 @@
-"""A recording whose text a language model writes: requests for its pieces, and their order.
+"""Transcription of a recording by a language model: requests for its pieces, and their order.
 
 Knows no engine and no thread.
 """

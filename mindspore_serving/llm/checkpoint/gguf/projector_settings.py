@@ -184,12 +184,12 @@ def nothing(file: GgufFile, vision: Settings) -> Settings:
 
 
 def internvl_scale(file: GgufFile, vision: Settings) -> Settings:
-    """Return how many patches InternVL joins."""
+    """Return how many patches InternVL merges into a vector."""
     return {"downsample_ratio": 1 / number_of(file, _SCALE, 2)}
 
 
 def idefics(file: GgufFile, vision: Settings) -> Settings:
-    """Return how many patches Idefics3 joins."""
+    """Return how many patches Idefics3 merges into a vector."""
     return {"scale_factor": number_of(file, _SCALE, 2)}
 
 
@@ -266,7 +266,7 @@ def no_text(text: Settings) -> Settings:
 
 
 def internvl_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return preprocessor_config.json of InternVL; so do the next functions."""
+    """Return preprocessor_config.json of InternVL."""
     height, width = vision["image_size"]
     return {
         "image_processor_type": "GotOcr2ImageProcessor",
@@ -276,7 +276,7 @@ def internvl_processor(file: GgufFile, vision: Settings) -> Settings:
 
 
 def idefics_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of Idefics3 and SmolVLM."""
+    """Return preprocessor_config.json of Idefics3 and SmolVLM."""
     size = vision["image_size"]
     longest = number_of(file, "preproc_image_size", 4 * size)
     return {
@@ -287,12 +287,12 @@ def idefics_processor(file: GgufFile, vision: Settings) -> Settings:
 
 
 def gemma3_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of Gemma 3."""
+    """Return preprocessor_config.json of Gemma 3."""
     return {"image_processor_type": "Gemma3ImageProcessor", "size": _square(vision)}
 
 
 def gemma4_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of Gemma 4, with the published models' largest number of vectors."""
+    """Return preprocessor_config.json of Gemma 4, with the largest number of vectors."""
     token = (vision["patch_size"] * vision["pooling_kernel_size"]) ** 2
     return {
         "image_processor_type": "Gemma4ImageProcessor",
@@ -303,14 +303,14 @@ def gemma4_processor(file: GgufFile, vision: Settings) -> Settings:
 
 
 def llava_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of LLaVA."""
+    """Return preprocessor_config.json of LLaVA."""
     if _CLASS not in file.tensors:
         return {"image_processor_type": "SiglipImageProcessor", "size": _square(vision)}
     return {"image_processor_type": "CLIPImageProcessor", **_cropped(vision)}
 
 
 def llava_next_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of LLaVA-NeXT."""
+    """Return preprocessor_config.json of LLaVA-NeXT."""
     size = {} if _CLASS in file.tensors else {"size": _square(vision)}
     return {
         "image_processor_type": "LlavaNextImageProcessor",
@@ -329,7 +329,7 @@ def _square(vision: Settings) -> Settings:
 
 
 def pixtral_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of Pixtral and Mistral 3."""
+    """Return preprocessor_config.json of Pixtral and Mistral 3."""
     return {
         "image_processor_type": "PixtralImageProcessor",
         "size": {"longest_edge": vision["image_size"]},
@@ -338,7 +338,7 @@ def pixtral_processor(file: GgufFile, vision: Settings) -> Settings:
 
 
 def qwen_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of Qwen-VL, with the sizes of the published models."""
+    """Return preprocessor_config.json of Qwen-VL, with the sizes of the published models."""
     token = (vision["patch_size"] * vision["spatial_merge_size"]) ** 2
     return {
         "image_processor_type": "Qwen2VLImageProcessor",
@@ -347,7 +347,7 @@ def qwen_processor(file: GgufFile, vision: Settings) -> Settings:
 
 
 def glm_processor(file: GgufFile, vision: Settings) -> Settings:
-    """Return that of GLM-V, with the sizes of the published models."""
+    """Return preprocessor_config.json of GLM-V, with the sizes of the published models."""
     return {
         "image_processor_type": "Glm4vImageProcessor",
         **_by_size(file, vision, 112**2, 12288 * 28**2),
